@@ -1,0 +1,103 @@
+"""tilegen turns a declarative spec of a fused operator into readable, checked TileLang source.
+
+Names are imported on first use, so that ``import tilegen`` loads neither torch nor tilelang.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilegen.dims import Dyn, dyn
+    from tilegen.epilogue import (
+        Bias,
+        Cast,
+        Clamp,
+        Gelu,
+        Map,
+        Multiply,
+        Relu,
+        Residual,
+        Scale,
+        Sigmoid,
+        Silu,
+        Softcap,
+        Store,
+        Tanh,
+    )
+    from tilegen.errors import (
+        CompileError,
+        LegalityError,
+        OperandError,
+        RenderError,
+        ScheduleError,
+        SimulationError,
+        SpecError,
+        TilegenError,
+        VerificationError,
+    )
+    from tilegen.program import Program, build
+    from tilegen.reference import reference
+    from tilegen.schedules.fields import Rasterization
+    from tilegen.schedules.gemm import GemmSchedule
+    from tilegen.serialize import dumps, loads
+    from tilegen.specs.gemm import Gemm
+    from tilegen.targets import TARGETS, Target
+    from tilegen.verify import verify
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "tilegen.dims": ("Dyn", "dyn"),
+    "tilegen.epilogue": (
+        "Bias",
+        "Cast",
+        "Clamp",
+        "Gelu",
+        "Map",
+        "Multiply",
+        "Relu",
+        "Residual",
+        "Scale",
+        "Sigmoid",
+        "Silu",
+        "Softcap",
+        "Store",
+        "Tanh",
+    ),
+    "tilegen.errors": (
+        "CompileError",
+        "LegalityError",
+        "OperandError",
+        "RenderError",
+        "ScheduleError",
+        "SimulationError",
+        "SpecError",
+        "TilegenError",
+        "VerificationError",
+    ),
+    "tilegen.program": ("Program", "build"),
+    "tilegen.reference": ("reference",),
+    "tilegen.schedules.fields": ("Rasterization",),
+    "tilegen.schedules.gemm": ("GemmSchedule",),
+    "tilegen.serialize": ("dumps", "loads"),
+    "tilegen.specs.gemm": ("Gemm",),
+    "tilegen.targets": ("TARGETS", "Target"),
+    "tilegen.verify": ("verify",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tilegen' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,101 @@
+"""Static and dynamic dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Union
+
+from attrs import field, frozen, validators
+
+from tilegen.errors import SpecError
+
+
+@frozen
+class Dyn:
+    """A dimension known only when the kernel is called.
+
+    Args:
+        name: Its name in the emitted source, in ``sizes=`` and in error messages.
+        multiple_of: Every size is a multiple of this; checked at each call. A multiple of 8
+            lets 16-bit rows of that length be loaded by TMA.
+        hint: The size that the default schedule, ``explain`` and the emitted check are made for.
+    """
+
+    name: str = field(validator=validators.matches_re(r"[a-z][a-z0-9_]*"))
+    multiple_of: int = field(default=1, kw_only=True, validator=validators.ge(1))
+    hint: int = field(default=4096, kw_only=True, validator=validators.ge(1))
+
+    @hint.validator
+    def _fits(self, attribute: object, value: int) -> None:
+        if value % self.multiple_of:
+            raise SpecError(
+                f"must be a multiple of multiple_of={self.multiple_of}",
+                rule="dim",
+                field="hint",
+                value=value,
+                hint=f"use {-(-value // self.multiple_of) * self.multiple_of}",
+            )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Dim = Union[int, Dyn]
+
+
+def dyn(name: str, *, multiple_of: int = 1, hint: int | None = None) -> Dyn:
+    """Return a dynamic dimension; ``hint`` defaults to 4096, rounded up to ``multiple_of``."""
+    if hint is None:
+        hint = -(-4096 // multiple_of) * multiple_of
+    return Dyn(name, multiple_of=multiple_of, hint=hint)
+
+
+def dim(value: object) -> Dim:
+    """Return ``value`` as a dimension: an int >= 0 or a Dyn.
+
+    Raises:
+        SpecError: It is neither.
+    """
+    if isinstance(value, Dyn):
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 0:
+        raise SpecError(
+            "is not a dimension",
+            rule="dim",
+            field="dim",
+            value=value,
+            hint='use an int >= 0 or tg.dyn("m")',
+        )
+    return value.__index__()
+
+
+def size(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """Return the size of ``dim``, a dynamic one looked up in ``sizes`` by name.
+
+    Raises:
+        SpecError: A dynamic dimension has no size, or one it does not allow.
+    """
+    if isinstance(dim, int):
+        return dim
+    if dim.name not in sizes:
+        raise SpecError(
+            f"has no value for the dynamic dimension {dim.name!r}",
+            rule="dim",
+            field="sizes",
+            value=dict(sizes),
+            hint=f'pass sizes={{"{dim.name}": {dim.hint}}}',
+        )
+    value = sizes[dim.name]
+    if value < 0 or value % dim.multiple_of:
+        raise SpecError(
+            f"must be >= 0 and a multiple of {dim.multiple_of}",
+            rule="dim",
+            field=dim.name,
+            value=value,
+        )
+    return value
+
+
+def hint(dim: Dim) -> int:
+    """Return the size a schedule should be made for."""
+    return dim if isinstance(dim, int) else dim.hint

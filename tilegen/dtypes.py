@@ -1,0 +1,74 @@
+"""The closed table of element types: sizes, spellings and tensor-core atoms."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from tilegen.errors import SpecError
+
+_BITS = {"float16": 16, "bfloat16": 16, "float32": 32}
+_ALIASES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
+_ALIASES |= {"float": "float32"}
+
+
+class DType(str, Enum):
+    """An element type; equal to its torch name, such as ``"bfloat16"``."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+
+    def __str__(self) -> str:
+        return self.value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    @property
+    def bits(self) -> int:
+        """Size of one element in bits."""
+        return _BITS[self.value]
+
+    @property
+    def bytes(self) -> int:
+        """Size of one element in bytes."""
+        return self.bits // 8
+
+    @property
+    def mma_k(self) -> int:
+        """Depth of the tensor-core instruction along k: 16 for 16-bit types, 8 for TF32."""
+        return 256 // self.bits
+
+    @property
+    def epsilon(self) -> float:
+        """Largest relative error of rounding to nearest: half a unit in the last place."""
+        return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[self.value]
+
+
+def dtype(value: object) -> DType:
+    """Return the DType named by a string (aliases such as ``bf16`` too) or by a torch dtype.
+
+    torch is not imported: a torch dtype is taken by its name.
+
+    Raises:
+        SpecError: The type is not in the table.
+    """
+    if isinstance(value, DType):
+        return value
+    name = str(value).removeprefix("torch.")
+    try:
+        return DType(_ALIASES.get(name, name))
+    except ValueError:
+        known = ", ".join(member.value for member in DType)
+        raise SpecError(
+            "is not a dtype tilegen serves",
+            rule="dtype",
+            field="dtype",
+            value=value,
+            hint=f"use one of {known}",
+        ) from None
+
+
+def optional_dtype(value: object) -> DType | None:
+    """Return ``dtype(value)``, or None for None."""
+    return None if value is None else dtype(value)

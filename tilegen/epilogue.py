@@ -1,0 +1,368 @@
+"""Epilogue ops: the steps of a chain, each on the fp32 running value ``x`` of one output element.
+
+An op is frozen data. ``step(op)`` gives its maths as an expression of ``x`` and of its operand;
+``vector_kind(op)`` says how that operand is broadcast. The torch meaning of each op is written
+down apart, in ``reference``.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Callable
+from typing import Literal, Union
+
+from attrs import field, frozen, validators
+
+from tilegen.dtypes import DType, dtype, optional_dtype
+from tilegen.errors import SpecError
+from tilegen.expr import Call, Const, Expr, Var, trace
+from tilegen.reprs import compact_repr
+from tilegen.specs.operands import Kind
+
+X = Var("x")
+Axis = Literal["m", "n"]
+
+
+def _identifier(instance: object, attribute: object, value: str) -> None:
+    if not value.isidentifier() or keyword.iskeyword(value) or not value.islower():
+        raise SpecError(
+            "must be a lower-case Python identifier",
+            rule="operand-name",
+            field="name",
+            value=value,
+            hint='use a name such as "bias_2"',
+        )
+
+
+def _finite(instance: object, attribute: object, value: float | None) -> None:
+    if value is not None and not math.isfinite(value):
+        raise SpecError(
+            "must be finite",
+            rule="constant",
+            field=getattr(attribute, "name", "value"),
+            value=value,
+        )
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+_axis = validators.in_(("m", "n"))
+_optional_axis = validators.in_((None, "m", "n"))
+
+
+@frozen(repr=False)
+class Bias:
+    """Add a vector: along ``n``, one value a column; along ``m``, one value a row."""
+
+    __repr__ = compact_repr
+
+    axis: Axis = field(default="n", validator=_axis)
+    dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
+    name: str = field(default="bias", validator=_identifier, kw_only=True)
+
+
+@frozen(repr=False)
+class Scale:
+    """Multiply by a constant, by a one-element device tensor, or by a vector along an axis.
+
+    Args:
+        value: The constant; None takes a tensor operand, float32 by default.
+        axis: ``n`` or ``m`` for a vector; None for a one-element tensor (or the constant).
+        dtype: Element type of the operand.
+        name: Name of the operand.
+    """
+
+    __repr__ = compact_repr
+
+    value: float | None = field(default=None, converter=_number, validator=_finite)
+    axis: Axis | None = field(default=None, validator=_optional_axis, kw_only=True)
+    dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
+    name: str = field(default="scale", validator=_identifier, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if self.value is None:
+            return
+        for name, value, default in (
+            ("axis", self.axis, None),
+            ("dtype", self.dtype, None),
+            ("name", self.name, "scale"),
+        ):
+            if value != default:
+                raise SpecError(
+                    f"has no effect on Scale({self.value}), which takes no operand",
+                    rule="no-effect",
+                    field=name,
+                    value=value,
+                    hint=f"drop {name}= or drop the constant",
+                )
+
+
+@frozen(repr=False)
+class Residual:
+    """Add ``beta`` times a full (m, n) tile."""
+
+    __repr__ = compact_repr
+
+    beta: float = field(default=1.0, converter=float, validator=_finite)
+    dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
+    name: str = field(default="residual", validator=_identifier, kw_only=True)
+
+    @beta.validator
+    def _has_effect(self, attribute: object, value: float) -> None:
+        if value == 0.0:
+            raise SpecError(
+                "would never read the residual",
+                rule="no-effect",
+                field="beta",
+                value=value,
+                hint="drop Residual, or give a beta other than 0",
+            )
+
+
+@frozen(repr=False)
+class Multiply:
+    """Multiply by a full (m, n) tile."""
+
+    __repr__ = compact_repr
+
+    dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
+    name: str = field(default="gate", validator=_identifier, kw_only=True)
+
+
+@frozen(repr=False)
+class Relu:
+    """max(x, 0), with NaN kept."""
+
+    __repr__ = compact_repr
+
+
+@frozen(repr=False)
+class Gelu:
+    """Gaussian error linear unit, by erf (``none``) or by its tanh approximation, as torch."""
+
+    __repr__ = compact_repr
+
+    approximate: Literal["none", "tanh"] = field(
+        default="none", validator=validators.in_(("none", "tanh"))
+    )
+
+
+@frozen(repr=False)
+class Silu:
+    """X times sigmoid(x)."""
+
+    __repr__ = compact_repr
+
+
+@frozen(repr=False)
+class Sigmoid:
+    """1 / (1 + exp(-x))."""
+
+    __repr__ = compact_repr
+
+
+@frozen(repr=False)
+class Tanh:
+    """Hyperbolic tangent."""
+
+    __repr__ = compact_repr
+
+
+@frozen(repr=False)
+class Softcap:
+    """Cap times tanh(x / cap): bounds x smoothly to (-cap, cap)."""
+
+    __repr__ = compact_repr
+
+    cap: float = field(converter=float, validator=_finite)
+
+    @cap.validator
+    def _positive(self, attribute: object, value: float) -> None:
+        if not value > 0:
+            raise SpecError("must be > 0", rule="constant", field="cap", value=value)
+
+
+@frozen(repr=False)
+class Clamp:
+    """Bound x from below by ``min``, from above by ``max`` (either may be None); NaN stays NaN."""
+
+    __repr__ = compact_repr
+
+    min: float | None = field(default=None, converter=_number, validator=_finite)
+    max: float | None = field(default=None, converter=_number, validator=_finite)
+
+    @max.validator
+    def _has_effect(self, attribute: object, value: float | None) -> None:
+        if self.min is None and value is None:
+            raise SpecError(
+                "without min and max clamps nothing",
+                rule="no-effect",
+                field="max",
+                value=None,
+                hint="give min, max or both",
+            )
+
+
+def _traced(fn: Callable[..., object] | Expr) -> Expr:
+    return fn if isinstance(fn, Expr) else trace(fn, "x")
+
+
+@frozen(repr=False)
+class Map:
+    """A user's Python function of the value, traced once when the op is made.
+
+    Args:
+        fn: A function of one value that uses Python operators and torch functions. Only the
+            traced expression is kept: it is what is compared, hashed, saved and emitted.
+    """
+
+    __repr__ = compact_repr
+
+    fn: Expr = field(converter=_traced)
+
+
+@frozen(repr=False)
+class Cast:
+    """Round x to ``dtype`` and go on in fp32 from the rounded value."""
+
+    __repr__ = compact_repr
+
+    dtype: DType = field(converter=dtype)
+
+
+@frozen(repr=False)
+class Store:
+    """Write x as it stands to an extra (m, n) output; ``dtype`` defaults to the spec's output."""
+
+    __repr__ = compact_repr
+
+    name: str = field(validator=_identifier)
+    dtype: DType | None = field(default=None, converter=optional_dtype)
+
+
+EpilogueOp = Union[
+    Bias,
+    Scale,
+    Residual,
+    Multiply,
+    Relu,
+    Gelu,
+    Silu,
+    Sigmoid,
+    Tanh,
+    Softcap,
+    Clamp,
+    Map,
+    Cast,
+    Store,
+]
+OPS: dict[str, type[EpilogueOp]] = {
+    op.__name__: op
+    for op in (
+        Bias,
+        Scale,
+        Residual,
+        Multiply,
+        Relu,
+        Gelu,
+        Silu,
+        Sigmoid,
+        Tanh,
+        Softcap,
+        Clamp,
+        Map,
+        Cast,
+        Store,
+    )
+}
+
+
+def operand_kind(op: EpilogueOp) -> Kind | None:
+    """Return how the operand of ``op`` is broadcast over (m, n), or None if it has none."""
+    if isinstance(op, (Residual, Multiply)):
+        return "tile"
+    if isinstance(op, (Bias, Scale)):
+        if op.axis is not None:
+            return "row_vector" if op.axis == "n" else "column_vector"
+        if isinstance(op, Scale) and op.value is None:
+            return "scalar"
+    return None
+
+
+def operand_dtype(op: EpilogueOp, default: DType) -> DType:
+    """Return the element type of the operand of ``op``: its own, or its default."""
+    own: DType | None = getattr(op, "dtype", None)
+    if own is not None:
+        return own
+    return DType.float32 if isinstance(op, Scale) else default
+
+
+def step(op: EpilogueOp) -> Expr:
+    """Return the maths of ``op`` as an expression of ``x`` and of its operand's name."""
+    if isinstance(op, Bias):
+        return Call("add", (X, Var(op.name)))
+    if isinstance(op, Scale):
+        factor = Var(op.name) if op.value is None else Const(op.value)
+        return Call("mul", (X, factor))
+    if isinstance(op, Residual):
+        term: Expr = Var(op.name)
+        if op.beta != 1.0:
+            term = Call("mul", (Const(op.beta), term))
+        return Call("add", (X, term))
+    if isinstance(op, Multiply):
+        return Call("mul", (X, Var(op.name)))
+    if isinstance(op, Softcap):
+        return Call("mul", (Const(op.cap), Call("tanh", (Call("div", (X, Const(op.cap))),))))
+    if isinstance(op, Clamp):
+        low = Const(-math.inf if op.min is None else op.min)
+        high = Const(math.inf if op.max is None else op.max)
+        return Call("clamp", (X, low, high))
+    if isinstance(op, Map):
+        return op.fn
+    if isinstance(op, Cast):
+        return Call(f"cast_{op.dtype}", (X,))
+    if isinstance(op, Gelu):
+        return Call(f"gelu_{op.approximate}", (X,))
+    return Call(type(op).__name__.lower(), (X,))
+
+
+@frozen
+class Step:
+    """One statement of the emitted epilogue: x becomes ``value``."""
+
+    label: str
+    value: Expr
+
+
+@frozen
+class Segment:
+    """Steps of the chain up to an output: ``store`` then receives x."""
+
+    steps: tuple[Step, ...]
+    store: str
+
+
+def segments(
+    chain: tuple[EpilogueOp, ...], numerics: str, out_dtype: DType
+) -> tuple[Segment, ...]:
+    """Return the chain cut at its ``Store`` ops; the last segment ends in ``out``.
+
+    With ``numerics="eager"`` the product and every step are rounded to ``out_dtype``.
+    """
+    eager = numerics == "eager"
+    rounded = f"cast_{out_dtype}"
+    steps = [Step("product", Call(rounded, (X,)))] if eager else []
+    done = []
+    for op in chain:
+        if isinstance(op, Store):
+            done.append(Segment(tuple(steps), op.name))
+            steps = []
+            continue
+        value = step(op)
+        if eager and not isinstance(op, Cast):
+            value = Call(rounded, (value,))
+        steps.append(Step(type(op).__name__.lower(), value))
+    return (*done, Segment(tuple(steps), "out"))

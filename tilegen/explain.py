@@ -1,0 +1,211 @@
+"""Makes the cost card of a program: tiles, occupancy, roofline, fusion, and what chose what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from math import ceil, prod
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, fields
+
+from tilegen.card import Card, Choice, Launch, Ranking, Roofline, Saving
+from tilegen.dims import size
+from tilegen.epilogue import Cast, Store
+from tilegen.errors import SpecError
+from tilegen.program import build
+from tilegen.rules.rule import violations
+
+if TYPE_CHECKING:
+    from tilegen.program import Program
+
+_SMEM_RESERVED = 1024  # bytes of each CTA's shared memory that the driver keeps for itself
+_MAX_CTAS_PER_SM = 32
+
+
+def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Card:
+    """Return the cost card of ``program``; dynamic dimensions default to their hints.
+
+    Raises:
+        SpecError: ``sizes`` names no dynamic dimension of the spec, or has a value it refuses.
+    """
+    given = dict(sizes or {})
+    dynamic = {dyn.name: dyn for dyn in program.spec.dynamic}
+    for name in given:
+        if name not in dynamic:
+            raise SpecError(
+                "is not a dynamic dimension of the spec",
+                rule="dim",
+                field="sizes",
+                value=name,
+                hint=f"it has {', '.join(dynamic) or 'none'}",
+            )
+    sizes = {name: size(dyn, {name: dyn.hint, **given}) for name, dyn in dynamic.items()}
+    savings = tuple(_savings(program.spec, sizes))
+    saved = sum(saving.bytes for saving in savings)
+    return Card(
+        name=program.name,
+        operation=program.geometry.title,
+        target=program.target.name,
+        sizes=sizes,
+        launch=_launch(program, sizes),
+        roofline=_roofline(program, sizes),
+        savings=savings,
+        saved_bytes=saved,
+        saved_us=_memory_us(program, saved),
+        ranking=_ranking(program),
+        choices=tuple(_choices(program)),
+    )
+
+
+def _beside(path: str, name: str) -> Any:
+    """Return ``name`` from the module of a ``module:name`` path of the family registry."""
+    return getattr(import_module(path.partition(":")[0]), name)
+
+
+def _launch(program: Program, sizes: Mapping[str, int]) -> Launch:
+    geometry, schedule, target = program.geometry, program.schedule, program.target
+    grid = program.grid(sizes)
+    registers = _beside(program.family.rules_path, "register_estimate")(geometry)
+    resident = _ctas_per_sm(program, registers)
+    ctas = prod(grid)
+    waves = ctas / (target.sms * resident)
+    instruction = "wgmma" if geometry.wgmma else "mma.sync"
+    mainloop = [operand.name for operand in program.params if operand.kind == "mainloop"]
+    return Launch(
+        tile={name: v for name, v in _fields(schedule).items() if name.startswith("block_")},
+        grid=grid,
+        ctas=ctas,
+        ctas_per_sm=resident,
+        waves=waves,
+        tail_efficiency=waves / ceil(waves) if ctas else 1.0,
+        consumers=schedule.threads,
+        producers=program.threads - schedule.threads,
+        resident_warps=resident * program.threads // 32,
+        warp_split=geometry.warps,
+        instruction=instruction if geometry.trips else "none",
+        tma_loads=tuple(name for name in mainloop if geometry.tma_load(name)),
+        steps=geometry.trips,
+        num_stages=schedule.num_stages,
+        smem_bytes=program.smem_bytes,
+        smem_limit=target.smem_bytes,
+        registers=registers,
+        register_limit=_beside(program.family.rules_path, "register_limit")(geometry),
+    )
+
+
+def _ctas_per_sm(program: Program, registers: int) -> int:
+    """Return the CTAs an SM holds; at least 1, since the rules make sure that one fits."""
+    target = program.target
+    by_smem = target.smem_per_sm // (program.smem_bytes + _SMEM_RESERVED)
+    by_registers = target.registers_per_sm // (program.threads * registers)
+    return max(1, min(by_smem, by_registers, _MAX_CTAS_PER_SM))
+
+
+def _memory_us(program: Program, count: int) -> float:
+    return count / (program.target.bandwidth * 1e3)
+
+
+def _roofline(program: Program, sizes: Mapping[str, int]) -> Roofline:
+    spec = program.spec
+    flops, moved = spec.flops(sizes), spec.bytes(sizes)
+    rate = program.target.tflops * 16 / spec.dtype.bits  # TF32 runs at half the 16-bit rate
+    compute_us, memory_us = flops / (rate * 1e6), _memory_us(program, moved)
+    return Roofline(
+        flops=flops,
+        bytes=moved,
+        intensity=flops / moved if moved else 0.0,
+        compute_us=compute_us,
+        memory_us=memory_us,
+        bound="compute" if compute_us >= memory_us else "memory",
+        bound_us=max(compute_us, memory_us),
+    )
+
+
+def _savings(spec: Any, sizes: Mapping[str, int]) -> Iterator[Saving]:
+    """Yield what each chain step reads and writes of the running value as a kernel of its own.
+
+    PyTorch holds that value in the output's dtype. The step's operand is read either way and does
+    not count; nor does ``Store``, which keeps the value, unless it has to convert it.
+    """
+    out = spec.outputs[0]
+    elements = prod(size(dim, sizes) for dim in out.shape)
+    now = out.dtype
+    for op in spec.epilogue:
+        label = type(op).__name__.lower()
+        if isinstance(op, Store):
+            if (op.dtype or out.dtype) != now:
+                yield Saving(step=f"{label} {op.name}", bytes=elements * now.bytes)
+            continue
+        after = op.dtype if isinstance(op, Cast) else now
+        yield Saving(step=label, bytes=elements * (now.bytes + after.bytes))
+        now = after
+    if now != out.dtype:
+        yield Saving(step="cast to out", bytes=elements * (now.bytes + out.dtype.bytes))
+
+
+def _fields(schedule: Any) -> dict[str, Any]:
+    return {a.name: getattr(schedule, a.name) for a in fields(type(schedule))}
+
+
+def _given(program: Program) -> dict[str, Any]:
+    """Return the schedule fields whose values the default schedule does not have."""
+    default = _fields(build(program.spec, target=program.target, schedule="default").schedule)
+    return {name: v for name, v in _fields(program.schedule).items() if v != default[name]}
+
+
+def _refusal(program: Program, schedule: Any) -> str:
+    """Return the rule that refuses ``schedule`` for the program's spec and why, or ""."""
+    geometry = evolve(program.geometry, schedule=schedule)
+    for rule, violation in violations(program.family.part("rules"), geometry):
+        return f"[{rule.id}] {violation.message}"
+    return ""
+
+
+def _choices(program: Program) -> Iterator[Choice]:
+    given = _given(program)
+    options = program.family.part("options")
+    for name, value in _fields(program.schedule).items():
+        larger = [
+            option
+            for option in options.get(name, ())
+            if isinstance(option, int) and isinstance(value, int) and option > value
+        ]
+        reason = ""
+        if larger:
+            step = min(larger)
+            refusal = _refusal(program, evolve(program.schedule, **{name: step}))
+            reason = f"{step} is refused: {refusal}" if refusal else ""
+        yield Choice(
+            field=name,
+            value=repr(value),
+            origin="given" if name in given else "default",
+            reason=reason,
+        )
+
+
+def _ranking(program: Program) -> Ranking:
+    spec, target, schedule = program.spec, program.target, program.schedule
+    cost = _beside(program.family.candidates_path, "cost_us")
+    given = _given(program)
+    passed_over, runner_up, reached = [], None, False
+    for candidate in program.family.part("candidates")(spec, target):
+        candidate = evolve(candidate, **given)
+        reached = reached or candidate == schedule
+        refusal = _refusal(program, candidate)
+        if not refusal and _tile(candidate) != _tile(schedule):
+            runner_up = candidate
+            break
+        if refusal and not reached:
+            passed_over.append(f"{_tile(candidate)}, {candidate.num_stages} stages: {refusal}")
+    return Ranking(
+        estimate_us=cost(spec, target, schedule),
+        runner_up=_tile(runner_up) if runner_up else "",
+        runner_up_us=cost(spec, target, runner_up) if runner_up else 0.0,
+        passed_over=tuple(passed_over),
+    )
+
+
+def _tile(schedule: Any) -> str:
+    blocks = (str(v) for name, v in _fields(schedule).items() if name.startswith("block_"))
+    return f"{' x '.join(blocks)} with {schedule.threads} threads"

@@ -1,0 +1,242 @@
+"""Rewrites of an expression into functions that print, with torch's NaN and infinities kept.
+
+TileLang's simplifier treats floats as real numbers, and so loses NaN, infinities and roundings in
+``x - x``, ``(x + y) - y``, ``x == x``, ``0 * x``, ``0 / x`` and in ``b <= a`` where ``a < b`` is
+known to be false. `expanded` returns equivalents that it leaves alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+from tilegen.expr import Call, Const, Expr
+
+_ZERO, _ONE, _INFINITY = Const(0.0), Const(1.0), Const(math.inf)
+_CACHED = 2**14
+
+
+@lru_cache(_CACHED)
+def expanded(expr: Expr) -> Expr:
+    """Return ``expr`` with its outermost function rewritten until it is one that prints."""
+    if isinstance(expr, Const) and isinstance(expr.value, int):
+        return expr if isinstance(expr.value, bool) else Const(float(expr.value))
+    while isinstance(expr, Call) and expr.fn in _RULES:
+        rewritten = _RULES[expr.fn](*expr.args)
+        if rewritten is None:
+            return expr
+        expr = rewritten
+    return expr
+
+
+def _call(fn: str, *args: Expr) -> Call:
+    return Call(fn, args)
+
+
+def constant(expr: Expr) -> float | None:
+    """Return the value of a constant, or None."""
+    value = expanded(expr)
+    return value.value if isinstance(value, Const) else None
+
+
+def _infinity(zero: float) -> Const:
+    return Const(math.copysign(math.inf, zero))
+
+
+# --- as TileLang's simplifier sees it ---------------------------------------------------------
+
+
+@lru_cache(_CACHED)
+def _seen(expr: Expr) -> Expr:
+    """Return ``expr`` in a form that is equal for what the simplifier takes for equal."""
+    expr = expanded(expr)
+    if not isinstance(expr, Call):
+        return expr
+    args = tuple(map(_seen, expr.args))
+    if expr.fn == "neg":
+        return _same(_call("mul", args[0], Const(-1.0)))
+    if expr.fn in ("gt", "ge"):
+        return _same(_call("lt" if expr.fn == "gt" else "le", args[1], args[0]))
+    unit = {"add": 0.0, "sub": 0.0, "mul": 1.0, "div": 1.0}.get(expr.fn)
+    if unit is not None and constant(args[1]) == unit:
+        return args[0]
+    if expr.fn in ("add", "mul") and constant(args[0]) == unit:
+        return args[1]
+    return _same(Call(expr.fn, args))
+
+
+@lru_cache(_CACHED)
+def _same(call: Call) -> Call:
+    """Return one object for equal calls, so that comparing large ones is cheap."""
+    return call
+
+
+def _inside(expr: Expr, visited: set[int]) -> Iterator[Expr]:
+    """Yield the seen expression and what it is made of, each once."""
+    if id(expr) in visited:
+        return
+    visited.add(id(expr))
+    yield expr
+    for arg in expr.args if isinstance(expr, Call) else ():
+        yield from _inside(arg, visited)
+
+
+def _cancels(left: Expr, right: Expr) -> bool:
+    """Return whether the simplifier would cancel ``left - right``."""
+    a, b = _seen(left), _seen(right)
+    terms_a = a.args if isinstance(a, Call) and a.fn == "add" else ()
+    terms_b = b.args if isinstance(b, Call) and b.fn == "add" else ()
+    return a == b or b in terms_a or a in terms_b
+
+
+def _decided(condition: Expr, otherwise: Expr) -> bool:
+    """Return whether the simplifier would decide a comparison in the branch where another failed.
+
+    Where ``a < b`` is false it takes ``b <= a`` for true, also if a or b is NaN.
+    """
+    seen = _seen(condition)
+    opposite = {"lt": "le", "le": "lt"}.get(seen.fn) if isinstance(seen, Call) else None
+    if opposite is None or not isinstance(seen, Call):
+        return False
+    return _call(opposite, seen.args[1], seen.args[0]) in _inside(_seen(otherwise), set())
+
+
+# --- rules: an equivalent expression, or None where the function prints as it stands ----------
+
+
+def _neg(x: Expr) -> Expr | None:
+    value = constant(x)
+    return None if value is None else Const(-value)
+
+
+def _sub(a: Expr, b: Expr) -> Expr | None:
+    return _call("add", a, _call("neg", b)) if _cancels(a, b) else None
+
+
+def _mul(a: Expr, b: Expr) -> Expr | None:
+    for factor, other in ((a, b), (b, a)):
+        value = constant(factor)
+        if value == 0:
+            return _call("div", other, _infinity(value))
+    return None
+
+
+def _div(a: Expr, b: Expr) -> Expr | None:
+    divisor, dividend = constant(b), constant(a)
+    if divisor == 0:
+        return _call("mul", a, _infinity(divisor))
+    if dividend == 0:
+        return _call("div", _ONE, _call("mul", b, _infinity(dividend)))
+    return None
+
+
+def _pow(x: Expr, exponent: Expr) -> Expr | None:
+    power = constant(exponent)
+    if power in (0.0, 1.0):
+        return x if power else _ONE
+    if power == -1.0:
+        return _call("div", _ONE, x)
+    root = {0.5: "sqrt", -0.5: "rsqrt"}.get(power) if power else None
+    return _call(root, x) if root else None
+
+
+def _eq(a: Expr, b: Expr) -> Expr | None:
+    return _call("logical_not", _call("isnan", a)) if _seen(a) == _seen(b) else None
+
+
+def _ne(a: Expr, b: Expr) -> Expr | None:
+    return _call("isnan", a) if _seen(a) == _seen(b) else None
+
+
+def _not(x: Expr) -> Expr | None:
+    inner = expanded(x)
+    if isinstance(inner, Const):
+        return Const(not inner.value)
+    if isinstance(inner, Call) and inner.fn in ("eq", "ne"):
+        return Call("ne" if inner.fn == "eq" else "eq", inner.args)
+    if isinstance(inner, Call) and inner.fn == "logical_not":
+        return inner.args[0]
+    return None
+
+
+def _where(condition: Expr, yes: Expr, no: Expr) -> Expr | None:
+    if _decided(condition, no):
+        return _call("where", _call("logical_not", condition), no, yes)
+    return None
+
+
+def _maximum(a: Expr, b: Expr) -> Expr:
+    return _extremum("lt", "gt", a, b)
+
+
+def _minimum(a: Expr, b: Expr) -> Expr:
+    return _extremum("gt", "lt", a, b)
+
+
+def _extremum(loses: str, wins: str, a: Expr, b: Expr) -> Expr:
+    """Return a where it wins over b or is NaN, else b; a comparison with NaN is false."""
+    if constant(a) is not None:
+        a, b = b, a
+    if constant(b) is not None:
+        return _call("where", _call(loses, a, b), b, a)
+    chosen = _call("logical_or", _call(wins, a, b), _call("isnan", a))
+    return _call("where", chosen, a, b)
+
+
+def _clamp(x: Expr, low: Expr, high: Expr) -> Expr | None:
+    if constant(low) == -math.inf:
+        return x if constant(high) == math.inf else _call("minimum", x, high)
+    return _call("maximum", x, low) if constant(high) == math.inf else None
+
+
+def _sign(x: Expr) -> Expr:
+    negative = _call("where", _call("lt", x, _ZERO), Const(-1.0), _ZERO)
+    return _call("where", _call("gt", x, _ZERO), _ONE, negative)
+
+
+def _relu(x: Expr) -> Expr:
+    return _call("where", _call("lt", x, _ZERO), _ZERO, x)
+
+
+def _scaled(fn: str, x: Expr, factor: Expr) -> Expr:
+    return x if constant(factor) == 1 else _call(fn, x, factor)
+
+
+def _leaky_relu(x: Expr, slope: Expr) -> Expr:
+    return _call("where", _call("gt", x, _ZERO), x, _scaled("mul", x, slope))
+
+
+def _elu(x: Expr, alpha: Expr) -> Expr:
+    negative = _scaled("mul", _call("expm1", x), alpha)
+    return _call("where", _call("gt", x, _ZERO), x, negative)
+
+
+def _softplus(x: Expr, beta: Expr, threshold: Expr) -> Expr:
+    scaled = _scaled("mul", x, beta)
+    soft = _scaled("div", _call("log1p", _call("exp", scaled)), beta)
+    return _call("where", _call("gt", scaled, threshold), x, soft)
+
+
+_RULES: dict[str, Callable[..., Expr | None]] = {
+    "neg": _neg,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "pow": _pow,
+    "eq": _eq,
+    "ne": _ne,
+    "logical_not": _not,
+    "where": _where,
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "clamp": _clamp,
+    "sign": _sign,
+    "relu": _relu,
+    "leaky_relu": _leaky_relu,
+    "elu": _elu,
+    "softplus": _softplus,
+    "square": lambda x: _call("pow", x, Const(2.0)),
+    "reciprocal": lambda x: _call("div", _ONE, x),
+    "cast_float32": lambda x: x,
+}

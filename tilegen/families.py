@@ -1,0 +1,78 @@
+"""The registry: one row a family. Everything that treats families alike reads it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from attrs import field, frozen
+
+from tilegen.errors import SpecError
+
+
+def _attribute(path: str) -> Any:
+    module, name = path.split(":")
+    return getattr(import_module(module), name)
+
+
+@frozen(kw_only=True)
+class Family:
+    """One family; parts are ``module:name`` paths, imported on first use.
+
+    Attributes:
+        name: The family word.
+        spec_path: Its spec class.
+        schedule_path: Its schedule class.
+        candidates_path: ``(spec, target) -> schedules`` in order of preference.
+        options_path: Schedule field to the values a search may try.
+        geometry_path: ``(spec, schedule, target, access) -> derived facts``.
+        rules_path: Its legality rules.
+        reference_path: ``(spec, operands, dtype) -> outputs`` by torch's own operators.
+        tolerance_path: ``(spec, operands, reference) -> tolerances``.
+        templates: Schedule variant to template file.
+    """
+
+    name: str
+    spec_path: str
+    schedule_path: str
+    candidates_path: str
+    options_path: str
+    geometry_path: str
+    rules_path: str
+    reference_path: str
+    tolerance_path: str
+    templates: dict[str, str] = field(factory=dict)
+
+    def part(self, name: str) -> Any:
+        """Return the part ``name``, such as ``rules``, importing its module."""
+        return _attribute(getattr(self, f"{name}_path"))
+
+
+FAMILIES = {
+    "gemm": Family(
+        name="gemm",
+        spec_path="tilegen.specs.gemm:Gemm",
+        schedule_path="tilegen.schedules.gemm:GemmSchedule",
+        candidates_path="tilegen.schedules.gemm:candidates",
+        options_path="tilegen.schedules.gemm:OPTIONS",
+        geometry_path="tilegen.geometry.gemm:GemmGeometry",
+        rules_path="tilegen.rules.gemm:RULES",
+        reference_path="tilegen.reference.gemm:reference",
+        tolerance_path="tilegen.reference.gemm:tolerances",
+        templates={"pipelined": "gemm/pipelined.py.j2", "cp_async": "gemm/pipelined.py.j2"},
+    ),
+}
+
+
+def family_of(spec: object) -> Family:
+    """Return the family of a spec.
+
+    Raises:
+        SpecError: It is not a spec.
+    """
+    name = getattr(spec, "family", None)
+    if name not in FAMILIES:
+        raise SpecError(
+            "is not a spec", rule="spec", field="spec", value=spec, hint="use one such as tg.Gemm"
+        )
+    return FAMILIES[name]

@@ -1,0 +1,81 @@
+"""Program to source text, through the templates; the only importer of jinja2."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+from tilegen.errors import RenderError
+from tilegen.epilogue import Step
+from tilegen.expr_print import to_statements, to_torch
+
+if TYPE_CHECKING:
+    from tilegen.program import Program
+
+_HERE = Path(__file__).parent
+_TEMPLATES = _HERE / "templates" if (_HERE / "templates").is_dir() else _HERE.parent / "templates"
+
+
+def literal(value: object) -> str:
+    """Return a Python literal for an int, float, bool or str."""
+    if type(value) not in (int, float, bool, str):
+        raise RenderError(f"{value!r} is no literal: templates print int, float, bool and str")
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def tl_dtype(value: str) -> str:
+    """Return a dtype as TileLang spells it; TF32 has no string form there."""
+    return "T.tfloat32" if value == "tfloat32" else f'"{value}"'
+
+
+def policy(value: str) -> str:
+    """Return a warp policy as TileLang spells it."""
+    return "T.GemmWarpPolicy." + value.title().replace("_", "")
+
+
+def statements(step: Step, place: str, names: dict[str, str]) -> list[str]:
+    """Return the lines of one epilogue step, which updates ``place`` through its value ``x``."""
+    bindings, value = to_statements(step.value, names)
+    return [*(f"{name} = {text}" for name, text in bindings), f"{place} = {value}"]
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return the one jinja2 environment; an undefined name is an error."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    env.filters.update(
+        literal=literal, tl_dtype=tl_dtype, policy=policy, statements=statements, torch=to_torch
+    )
+    return env
+
+
+def render(program: Program) -> str:
+    """Return the emitted file of ``program``: the same bytes for the same program, anywhere.
+
+    Raises:
+        RenderError: A template failed; names the template and line.
+    """
+    name = program.family.templates[program.schedule.variant]
+    context: dict[str, Any] = {
+        "program": program,
+        "spec": program.spec,
+        "schedule": program.schedule,
+        "target": program.target,
+        "geometry": program.geometry,
+    }
+    try:
+        return environment().get_template(name).render(context)
+    except jinja2.TemplateError as error:
+        line = getattr(error, "lineno", None)
+        where = f"{name}:{line}" if line else name
+        raise RenderError(f"template {where} failed: {error}") from error

@@ -1,0 +1,1 @@
+"""Legality rules: named reasons why a program is refused, one module a family."""

@@ -1,0 +1,1 @@
+"""Schedules: how a spec is computed, one module a family."""

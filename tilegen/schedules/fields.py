@@ -1,0 +1,88 @@
+"""Field types that the schedules of all families share."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final, Literal
+
+from attrs import AttrsInstance, field, fields, frozen, validators
+
+from tilegen.errors import ScheduleError
+
+
+class Unset(Enum):
+    """The type of ``UNSET``."""
+
+    UNSET = "unset"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNSET: Final = Unset.UNSET
+"""The value of a schedule field that is left for tilegen to choose."""
+
+
+@frozen
+class Rasterization:
+    """Order in which CTAs visit output tiles, so that neighbours share operands in L2.
+
+    Args:
+        panel: Width of a panel in tiles.
+        order: ``row`` walks panels of ``panel`` tile rows, ``column`` of tile columns.
+    """
+
+    panel: int = field(validator=[validators.instance_of(int), validators.ge(1)])
+    order: Literal["row", "column"] = field(
+        default="row", validator=validators.in_(("row", "column"))
+    )
+
+
+def one_of(*options: object) -> Any:
+    """Return a schedule field that is UNSET or one of ``options``."""
+
+    def check(instance: object, attribute: Any, value: object) -> None:
+        if value is not UNSET and value not in options:
+            raise ScheduleError(
+                "is not an option of this field",
+                rule="schedule-field",
+                field=attribute.name,
+                value=value,
+                hint=f"use one of {', '.join(map(repr, options))}",
+            )
+
+    return field(default=UNSET, validator=check, repr=True)
+
+
+def positive(multiple_of: int = 1, minimum: int = 1) -> Any:
+    """Return a schedule field that is UNSET or an int >= ``minimum`` on a multiple."""
+
+    def check(instance: object, attribute: Any, value: Any) -> None:
+        if value is UNSET:
+            return
+        sound = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+        if not sound or value % multiple_of:
+            raise ScheduleError(
+                f"must be an int >= {minimum}"
+                + (f" and a multiple of {multiple_of}" if multiple_of > 1 else ""),
+                rule="schedule-field",
+                field=attribute.name,
+                value=value,
+            )
+
+    return field(default=UNSET, validator=check)
+
+
+def set_fields(schedule: AttrsInstance) -> dict[str, Any]:
+    """Return the fields of ``schedule`` that are set, by name."""
+    values = ((a.name, getattr(schedule, a.name)) for a in fields(type(schedule)))
+    return {name: value for name, value in values if value is not UNSET}
+
+
+def describe(schedule: AttrsInstance) -> str:
+    """Return ``schedule`` as Python text that makes it again, unset fields left out."""
+    inner = ", ".join(f"{name}={value!r}" for name, value in set_fields(schedule).items())
+    return f"{type(schedule).__name__}({inner})"

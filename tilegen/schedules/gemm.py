@@ -1,0 +1,178 @@
+"""The GEMM schedule: its fields, its candidates in order of preference, its cost estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Any, Literal
+
+from attrs import evolve, field, frozen, validators
+
+from tilegen.dims import hint
+from tilegen.schedules.fields import UNSET, Rasterization, one_of, positive
+from tilegen.schedules.fields import describe as _describe
+from tilegen.specs.gemm import Gemm
+from tilegen.targets import Target
+
+Policy = Literal["square", "full_row", "full_col"]
+Swizzle = Literal["auto", "64B", "32B", "none"]
+Variant = Literal["pipelined", "cp_async"]
+
+
+def _rasterization() -> Any:
+    return field(
+        default=UNSET,
+        validator=validators.or_(
+            validators.in_((UNSET, None)), validators.instance_of(Rasterization)
+        ),
+    )
+
+
+@frozen(kw_only=True, repr=False)
+class GemmSchedule:
+    """Tile sizes, pipeline and epilogue path of a GEMM; unset fields are chosen by tilegen.
+
+    Args:
+        block_m: Rows of the output tile of a CTA.
+        block_n: Columns of the output tile.
+        block_k: Depth of one step of the mainloop.
+        num_stages: Slots of the software-pipelined shared-memory ring; 0 copies synchronously.
+        threads: Threads that multiply; a producer warpgroup of 128 comes on top where TileLang
+            specializes warps.
+        policy: How warps split the tile: ``square``, ``full_row`` (along m), ``full_col``.
+        rasterization: Order of CTAs for L2 reuse, or None for plain order.
+        smem_swizzle: Bank swizzle of the operand tiles: ``auto`` is the widest that fits.
+        epilogue_path: ``shared`` stages the output tile in shared memory (a TMA store where the
+            target has TMA), ``direct`` stores fragments to global memory.
+        variant: ``pipelined`` leaves warp specialization to TileLang where the target has TMA;
+            ``cp_async`` does without it.
+
+    Raises:
+        ScheduleError: A field has a value that no program could use.
+    """
+
+    block_m: int = positive(multiple_of=16, minimum=16)
+    block_n: int = positive(multiple_of=8, minimum=8)
+    block_k: int = positive(multiple_of=8, minimum=8)
+    num_stages: int = positive(minimum=0)
+    threads: int = positive(multiple_of=32, minimum=32)
+    policy: Policy = one_of("square", "full_row", "full_col")
+    rasterization: Rasterization | None = _rasterization()
+    smem_swizzle: Swizzle = one_of("auto", "64B", "32B", "none")
+    epilogue_path: Literal["shared", "direct"] = one_of("shared", "direct")
+    variant: Variant = one_of("pipelined", "cp_async")
+
+    def __repr__(self) -> str:
+        return _describe(self)
+
+
+OPTIONS: dict[str, tuple[object, ...]] = {
+    "num_stages": (0, 1, 2, 3, 4, 5, 6),
+    "threads": (32, 64, 128, 256, 384, 512),
+    "block_k": (16, 32, 64, 128),
+    "block_n": (8, 16, 32, 64, 96, 128, 160, 192, 256),
+    "block_m": (16, 32, 64, 128, 192, 256),
+    "policy": ("square", "full_row", "full_col"),
+    "smem_swizzle": ("auto", "64B", "32B", "none"),
+    "epilogue_path": ("shared", "direct"),
+    "variant": ("pipelined", "cp_async"),
+}
+
+# (block_m, block_n, threads, relative tensor-core rate once the chip is full), measured on an H200
+# with bf16 operands in "nt" layout for sm_90a, taken from CUTLASS's defaults for sm_80.
+_TILES = {
+    True: (
+        (128, 256, 256, 1.00),
+        (256, 128, 256, 0.99),
+        (128, 192, 256, 0.985),
+        (192, 128, 384, 0.96),
+        (128, 128, 256, 0.90),
+        (128, 128, 128, 0.80),
+        (64, 256, 128, 0.80),
+        (64, 128, 128, 0.70),
+        (64, 64, 128, 0.55),
+        (64, 32, 128, 0.35),
+        (64, 16, 128, 0.2),
+    ),
+    False: (
+        (128, 256, 256, 1.00),
+        (256, 128, 256, 1.00),
+        (128, 128, 128, 0.95),
+        (64, 128, 128, 0.80),
+        (128, 64, 128, 0.80),
+        (64, 64, 128, 0.60),
+        (32, 64, 64, 0.40),
+        (16, 64, 64, 0.30),
+        (16, 32, 32, 0.20),
+    ),
+}
+_LAUNCH_US = 2.0  # prologue and epilogue of one wave of CTAs
+
+
+def cost_us(spec: Gemm, target: Target, schedule: GemmSchedule) -> float:
+    """Return a rough time in microseconds, for ranking schedules and not for quoting."""
+    m, n, k = hint(spec.m), spec.n, max(spec.k, 1)
+    rates = {(t[0], t[1], t[2]): t[3] for t in _TILES[target.wgmma]}
+    rate = rates.get((schedule.block_m, schedule.block_n, schedule.threads), 0.5)
+    tiles = ceil(m / schedule.block_m) * ceil(n / schedule.block_n)
+    waves = ceil(tiles / target.sms)
+    k_padded = ceil(k / schedule.block_k) * schedule.block_k
+    slow = 2.0 if spec.dtype.bits == 32 else 1.0
+    flops = 2 * schedule.block_m * schedule.block_n * k_padded * slow
+    compute = flops * target.sms / (rate * target.tflops * 1e6)
+    moved = (schedule.block_m + schedule.block_n) * k_padded * spec.dtype.bytes
+    # L2 feeds all SMs together at about 1.3 times DRAM bandwidth.
+    load = moved * min(tiles, target.sms) / (1.3 * target.bandwidth * 1e3)
+    in_flight = min(1.0, moved / k_padded * schedule.block_k * schedule.num_stages / 65536)
+    dram = spec.bytes({d.name: d.hint for d in spec.dynamic}) / (target.bandwidth * 1e3)
+    return max(waves * (max(compute, load / max(in_flight, 0.1)) + _LAUNCH_US), dram)
+
+
+def candidates(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
+    """Yield complete schedules for ``spec`` in order of preference; not all need be legal."""
+    tiles = sorted(
+        (_complete(spec, target, tile) for tile in _TILES[target.wgmma]),
+        key=lambda schedule: cost_us(spec, target, schedule),
+    )
+    for schedule in tiles:
+        for num_stages in range(schedule.num_stages, -1, -1):
+            yield evolve(schedule, num_stages=num_stages)
+
+
+def _complete(
+    spec: Gemm, target: Target, tile: tuple[int, int, int, float]
+) -> GemmSchedule:
+    block_m, block_n, threads, _ = tile
+    block_k = default_block_k(spec, target, block_m * block_n)
+    trips = max(1, ceil(spec.k / block_k))
+    stages = 4 if target.tma else 3
+    if block_m * block_n <= 64 * 128 and target.tma:
+        stages = 5
+    return GemmSchedule(
+        block_m=block_m,
+        block_n=block_n,
+        block_k=block_k,
+        num_stages=min(stages, trips),
+        threads=threads,
+        policy="square",
+        rasterization=default_rasterization(spec, block_m, block_n),
+        smem_swizzle="auto",
+        epilogue_path="shared",
+        variant="pipelined",
+    )
+
+
+def default_block_k(spec: Gemm, target: Target, tile_area: int) -> int:
+    """Return the k depth of a step: a 128-byte row of operands, deeper for small tiles."""
+    row = 128 // spec.dtype.bytes if target.tma else 64 // spec.dtype.bytes
+    if target.tma and tile_area <= 64 * 64 and spec.k > 2048:
+        row *= 2
+    while row > spec.dtype.mma_k and row >= 2 * max(spec.k, 1):
+        row //= 2
+    return row
+
+
+def default_rasterization(spec: Gemm, block_m: int, block_n: int) -> Rasterization | None:
+    """Return panels of 8 tile rows where the output is larger than one panel, else None."""
+    rows, columns = ceil(hint(spec.m) / block_m), ceil(spec.n / block_n)
+    return Rasterization(8) if rows > 8 and columns > 1 else None

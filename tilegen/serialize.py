@@ -1,0 +1,131 @@
+"""JSON of specs, schedules and programs: versioned, exact, and never running code when loaded."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import cattrs
+from cattrs.errors import BaseValidationError, ForbiddenExtraKeysError, StructureHandlerNotFoundError
+from cattrs.strategies import configure_tagged_union
+
+from tilegen.dims import Dim, Dyn
+from tilegen.dtypes import DType, dtype
+from tilegen.epilogue import EpilogueOp
+from tilegen.errors import SpecError, TilegenError
+from tilegen.expr import Expr, from_json, to_json
+from tilegen.families import FAMILIES
+from tilegen.program import Program
+
+FORMAT = 1
+
+
+def dumps(value: Any, *, indent: int | None = 2) -> str:
+    """Return the JSON of a spec, a schedule or a program."""
+    kind = type(value).__name__
+    if type(value) is not _kinds().get(kind):
+        raise SpecError(
+            "cannot be saved",
+            rule="json",
+            field="value",
+            value=value,
+            hint=f"use one of {', '.join(_kinds())}",
+        )
+    document = {"tilegen": FORMAT, "kind": kind, "value": _plain(value)}
+    return json.dumps(document, indent=indent)
+
+
+def loads(text: str) -> Any:
+    """Return the spec, schedule or program that ``dumps`` wrote.
+
+    Raises:
+        SpecError: The text is not such JSON, or holds a field or value that is not served.
+    """
+    try:
+        document = json.loads(text)
+        if document["tilegen"] != FORMAT:
+            raise SpecError(
+                f"is not the format this version reads, which is {FORMAT}",
+                rule="json",
+                field="tilegen",
+                value=document["tilegen"],
+            )
+        kind = _kinds()[document["kind"]]
+        if kind is Program:
+            return _program(document["value"])
+        return converter().structure(document["value"], kind)
+    except TilegenError:
+        raise
+    except _MALFORMED as error:
+        raise SpecError(
+            f"is not JSON that tg.dumps wrote: {error!r}", rule="json", field="text", value=text[:80]
+        ) from error
+
+
+_MALFORMED = (
+    KeyError,
+    TypeError,
+    ValueError,
+    BaseValidationError,
+    ForbiddenExtraKeysError,
+    StructureHandlerNotFoundError,
+)
+
+
+@cache
+def _kinds() -> dict[str, type]:
+    parts = (family.part(part) for family in FAMILIES.values() for part in ("spec", "schedule"))
+    return {kind.__name__: kind for kind in (*parts, Program)}
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, Program):
+        return converter().unstructure(value)
+    return {
+        "family": value.family.name,
+        "spec": converter().unstructure(value.spec),
+        "schedule": converter().unstructure(value.schedule),
+        "target": value.target.name,
+        "access": dict(value.access),
+    }
+
+
+def _program(value: dict[str, Any]) -> Program:
+    family = FAMILIES[value["family"]]
+    return Program(
+        spec=converter().structure(value["spec"], family.part("spec")),
+        schedule=converter().structure(value["schedule"], family.part("schedule")),
+        target=value["target"],
+        access=value["access"],
+    )
+
+
+@cache
+def converter() -> cattrs.Converter:
+    """Return the converter between tilegen's frozen data and plain JSON values; strict."""
+    made = cattrs.Converter(
+        omit_if_default=True, forbid_extra_keys=True, detailed_validation=False
+    )
+    for exact in (int, str, bool):
+        made.register_structure_hook(exact, _exactly)
+    made.register_structure_hook(float, lambda value, _: value)  # checked by the field itself
+    made.register_unstructure_hook(DType, lambda value: value.value)
+    made.register_structure_hook(DType, lambda value, _: dtype(value))
+    made.register_unstructure_hook_func(_is_expr, to_json)
+    made.register_structure_hook_func(_is_expr, lambda value, _: from_json(value))
+    made.register_structure_hook(
+        Dim, lambda value, _: made.structure(value, Dyn) if isinstance(value, dict) else value
+    )
+    configure_tagged_union(EpilogueOp, made, tag_name="op")
+    return made
+
+
+def _is_expr(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Expr)
+
+
+def _exactly(value: object, kind: type) -> object:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is not a {kind.__name__}")
+    return value

@@ -1,0 +1,1 @@
+"""Specs: what is computed, one module a family."""

@@ -1,0 +1,334 @@
+"""Hypothesis strategies for specs, schedules and programs; hypothesis comes with ``tilegen[test]``.
+
+Everything drawn is sound by construction: legal programs are reached by steps that each stay
+legal, as `Program` judges it, so that nothing is filtered out and nothing says a rule twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+from attrs import evolve
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from tilegen.dims import Dyn
+from tilegen.dtypes import DType
+from tilegen.epilogue import (
+    OPS,
+    Bias,
+    Cast,
+    Clamp,
+    EpilogueOp,
+    Gelu,
+    Map,
+    Multiply,
+    Relu,
+    Residual,
+    Scale,
+    Sigmoid,
+    Silu,
+    Softcap,
+    Store,
+    Tanh,
+    operand_kind,
+)
+from tilegen.families import FAMILIES, family_of
+from tilegen.program import Access, Program, build, is_legal
+from tilegen.schedules.fields import UNSET, Rasterization
+from tilegen.schedules.gemm import OPTIONS, GemmSchedule
+from tilegen.specs.gemm import Gemm
+from tilegen.targets import TARGETS, Target
+from tilegen.targets import target as as_target
+
+_T = TypeVar("_T", bound=Hashable)
+_PRIMES = (2, 3, 7, 31, 127, 257, 1009)
+_FULL_TARGETS = tuple(target for target in TARGETS.values() if target.full)
+
+
+def sample(strategy: SearchStrategy[_T], count: int) -> tuple[_T, ...]:
+    """Return up to ``count`` distinct values of a strategy: the same ones in every run."""
+    found: dict[_T, None] = {}
+
+    @settings(
+        max_examples=2 * count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=tuple(HealthCheck),
+    )
+    @given(strategy)
+    def collect(value: _T) -> None:
+        if len(found) < count:
+            found.setdefault(value)
+
+    collect()
+    return tuple(found)
+
+
+# --- sizes and element types ------------------------------------------------------------------
+
+
+@cache
+def dims_near(block: int, *, tiles: int = 8) -> SearchStrategy[int]:
+    """Draw sizes at tile edges: up to ``tiles`` blocks and one off, 0, 1 and primes."""
+    edges = st.builds(
+        lambda blocks, off: blocks * block + off, st.integers(1, tiles), st.integers(-1, 1)
+    )
+    return edges | st.sampled_from((0, 1, *_PRIMES))
+
+
+@cache
+def dims() -> SearchStrategy[int]:
+    """Draw sizes near the edges of small and of large tiles."""
+    return dims_near(16) | dims_near(128)
+
+
+@cache
+def dyns() -> SearchStrategy[Dyn]:
+    """Draw dynamic dimensions."""
+    return st.builds(
+        lambda name, multiple_of, hint: Dyn(name, multiple_of=multiple_of, hint=hint * multiple_of),
+        st.sampled_from(("m", "tokens")),
+        st.sampled_from((1, 8, 64)),
+        st.integers(1, 1000),
+    )
+
+
+def dtypes() -> SearchStrategy[DType]:
+    """Draw element types."""
+    return st.sampled_from(DType)
+
+
+# --- epilogue ---------------------------------------------------------------------------------
+
+_FUNCTIONS: tuple[Callable[[Any], Any], ...] = (
+    lambda x: x * (x + 3).clamp(0, 6) / 6,  # hard swish
+    lambda x: x.relu().square(),
+    lambda x: x * (1 + x.exp()).log().tanh(),  # mish
+    lambda x: x.where(x > 0, 0.1 * x),
+    lambda x: x.abs().sqrt() * x.sign(),
+)
+
+
+def _polynomial(coefficients: list[float]) -> Callable[[Any], Any]:
+    def polynomial(x: Any) -> Any:
+        value: Any = 0.0
+        for coefficient in coefficients:
+            value = value * x + coefficient
+        return value
+
+    return polynomial
+
+
+def constants(minimum: float = -8.0, maximum: float = 8.0) -> SearchStrategy[float]:
+    """Draw constants with short decimal forms."""
+    return st.floats(minimum, maximum, width=16, allow_subnormal=False)
+
+
+def maps() -> SearchStrategy[Callable[[Any], Any]]:
+    """Draw Python functions of one value, for ``Map``."""
+    polynomials = st.lists(constants(), min_size=1, max_size=4).map(_polynomial)
+    return st.sampled_from(_FUNCTIONS) | polynomials
+
+
+_AXES = st.sampled_from(("n", "m"))
+_DTYPES = st.none() | dtypes()
+_BOUND = st.none() | constants()
+_OPS: dict[type[EpilogueOp], SearchStrategy[Any]] = {
+    Bias: st.builds(Bias, _AXES, dtype=_DTYPES, name=st.sampled_from(("bias", "offset"))),
+    Scale: st.builds(Scale, constants())
+    | st.builds(
+        Scale,
+        axis=st.none() | _AXES,
+        dtype=_DTYPES,
+        name=st.sampled_from(("scale", "factor")),
+    ),
+    Residual: st.builds(
+        Residual,
+        st.just(1.0) | constants(0.25),
+        dtype=_DTYPES,
+        name=st.sampled_from(("residual", "skip")),
+    ),
+    Multiply: st.builds(Multiply, dtype=_DTYPES, name=st.sampled_from(("gate", "mask"))),
+    Relu: st.just(Relu()),
+    Gelu: st.builds(Gelu, st.sampled_from(("none", "tanh"))),
+    Silu: st.just(Silu()),
+    Sigmoid: st.just(Sigmoid()),
+    Tanh: st.just(Tanh()),
+    Softcap: st.builds(Softcap, constants(0.5, 64.0)),
+    Clamp: st.builds(Clamp, constants(), _BOUND) | st.builds(Clamp, _BOUND, constants()),
+    Map: st.builds(Map, maps()),
+    Cast: st.builds(Cast, dtypes()),
+    Store: st.builds(Store, st.sampled_from(("pre", "aux")), _DTYPES),
+}
+
+
+@cache
+def epilogue_ops(*kinds: type[EpilogueOp]) -> SearchStrategy[EpilogueOp]:
+    """Draw single epilogue ops, of the given classes or of all."""
+    return st.one_of([_OPS[kind] for kind in kinds or OPS.values()])
+
+
+@cache
+def chains(
+    min_size: int = 0, max_size: int = 4, *, ops: SearchStrategy[EpilogueOp] | None = None
+) -> SearchStrategy[tuple[EpilogueOp, ...]]:
+    """Draw epilogue chains whose operands and outputs have names of their own."""
+    drawn = st.lists(epilogue_ops() if ops is None else ops, min_size=min_size, max_size=max_size)
+    return drawn.map(_with_unique_names)
+
+
+def _with_unique_names(ops: list[EpilogueOp]) -> tuple[EpilogueOp, ...]:
+    chain: list[EpilogueOp] = []
+    taken: set[str] = set()
+    for op in ops:
+        if isinstance(op, Store) or operand_kind(op):
+            name, count = op.name, 1  # pyright: ignore[reportAttributeAccessIssue]: it has operands
+            while name in taken:
+                count += 1
+                name = f"{op.name}_{count}"  # pyright: ignore[reportAttributeAccessIssue]
+            taken.add(name)
+            op = evolve(op, name=name)
+        chain.append(op)
+    return tuple(chain)
+
+
+# --- the GEMM family --------------------------------------------------------------------------
+
+
+@st.composite
+def gemm_specs(
+    draw: st.DrawFn,
+    *,
+    m: SearchStrategy[int | Dyn] | None = None,
+    n: SearchStrategy[int] | None = None,
+    k: SearchStrategy[int] | None = None,
+    dtype: SearchStrategy[DType] | None = None,
+    epilogue: SearchStrategy[tuple[EpilogueOp, ...]] | None = None,
+) -> Gemm:
+    """Draw GEMM specs; sizes, dtype and chain by other strategies where given."""
+    element = draw(dtypes() if dtype is None else dtype)
+    spec = Gemm(
+        m=draw(dims() | dyns() if m is None else m),
+        n=draw(dims() if n is None else n),
+        k=draw(dims() if k is None else k),
+        dtype=element,
+        layout=draw(st.sampled_from(("nn", "nt", "tn", "tt"))),
+        out_dtype=draw(st.just(element) | dtypes()),
+        compute="tf32" if element == DType.float32 else None,
+        epilogue=draw(chains() if epilogue is None else epilogue),
+    )
+    # Without a chain, "eager" would have no effect.
+    numerics = draw(st.sampled_from(("fused", "eager"))) if spec.epilogue else "fused"
+    return evolve(spec, numerics=numerics)
+
+
+def rasterizations() -> SearchStrategy[Rasterization | None]:
+    """Draw orders of CTAs, or None for the plain one."""
+    return st.none() | st.builds(
+        Rasterization, st.integers(1, 16), st.sampled_from(("row", "column"))
+    )
+
+
+# Values of each schedule field: those a search tries, and odd ones that fields accept.
+_GEMM_VALUES: dict[str, tuple[object, ...]] = {
+    **OPTIONS,
+    "block_m": (*OPTIONS["block_m"], 48, 80, 96, 320),
+    "block_n": (*OPTIONS["block_n"], 24, 40, 104, 224, 264),
+    "block_k": (*OPTIONS["block_k"], 8, 24, 48, 96, 256, 264),
+    "num_stages": (*OPTIONS["num_stages"], 9),
+    "threads": (*OPTIONS["threads"], 96, 160, 192, 768, 1024, 1056),
+    "rasterization": (
+        None,
+        *(Rasterization(panel, order) for panel in (1, 4, 8, 10) for order in ("row", "column")),
+    ),
+}
+
+
+@cache
+def gemm_schedules(*, complete: bool = False) -> SearchStrategy[GemmSchedule]:
+    """Draw GEMM schedules, legal or not for a spec; partial ones unless ``complete``."""
+    drawn: dict[str, SearchStrategy[Any]] = {
+        name: st.sampled_from(values) for name, values in _GEMM_VALUES.items()
+    }
+    drawn["rasterization"] = rasterizations()
+    if not complete:
+        drawn = {name: st.just(UNSET) | values for name, values in drawn.items()}
+    return st.builds(GemmSchedule, **drawn)
+
+
+# --- any family -------------------------------------------------------------------------------
+
+_SPECS: dict[str, Callable[..., SearchStrategy[Any]]] = {"gemm": gemm_specs}
+_SCHEDULES: dict[str, Callable[..., SearchStrategy[Any]]] = {"gemm": gemm_schedules}
+_VALUES: dict[str, Mapping[str, tuple[object, ...]]] = {"gemm": _GEMM_VALUES}
+
+
+@cache
+def specs(family: str | None = None) -> SearchStrategy[Any]:
+    """Draw specs of a family, or of any."""
+    return st.one_of([_SPECS[name]() for name in ([family] if family else FAMILIES)])
+
+
+def schedules(family: str, *, complete: bool = False) -> SearchStrategy[Any]:
+    """Draw schedules of a family, legal or not for a spec; partial ones unless ``complete``."""
+    return _SCHEDULES[family](complete=complete)
+
+
+def programs(
+    family: str | None = None, *, target: str | Target | None = None
+) -> SearchStrategy[Program]:
+    """Draw legal programs of a family, or of any, for ``target`` or for any served in full."""
+    return legal_programs(target, specs(family))
+
+
+def accesses(spec: Any) -> SearchStrategy[dict[str, Access]]:
+    """Draw operands and outputs of a spec that are not dense, and how not."""
+    kinds: dict[str, tuple[Access, ...]] = {
+        operand.name: ("strided", "unaligned") if operand in spec.outputs else ("strided",)
+        for operand in (*spec.operands, *spec.outputs)
+        if operand.kind not in ("scalar", "mainloop")
+    }
+    if spec.k:  # else the mainloop's operands are not read
+        kinds |= {o.name: ("strided", "unaligned") for o in spec.operands if o.kind == "mainloop"}
+    names = st.lists(st.sampled_from(sorted(kinds)), unique=True, max_size=3)
+    return names.flatmap(
+        lambda some: st.fixed_dictionaries({name: st.sampled_from(kinds[name]) for name in some})
+    )
+
+
+@st.composite
+def legal_programs(
+    draw: st.DrawFn,
+    target: str | Target | None = None,
+    spec: SearchStrategy[Any] | None = None,
+) -> Program:
+    """Draw legal programs of the drawn specs, for ``target`` or for any served in full.
+
+    From the default schedule, fields are changed one by one to values that keep it legal.
+    """
+    where = draw(st.sampled_from(_FULL_TARGETS)) if target is None else as_target(target)
+    wanted = draw(specs() if spec is None else spec)
+    program = build(wanted, target=where, schedule="default")
+    access = draw(st.just({}) | accesses(wanted))
+    if access:
+        program = program.with_access(access)
+    values = _VALUES[family_of(wanted).name]
+    geometry = program.geometry
+    for name in draw(st.lists(st.sampled_from(sorted(values)), min_size=6, max_size=12)):
+        steps = [geometry, *_legal_steps(program, geometry, name, values[name])]
+        geometry = draw(st.sampled_from(steps))
+    return evolve(program, schedule=geometry.schedule)
+
+
+def _legal_steps(
+    program: Program, geometry: Any, name: str, values: tuple[object, ...]
+) -> list[Any]:
+    """Return the legal geometries that differ from ``geometry`` in one schedule field."""
+    steps = (evolve(geometry, schedule=evolve(geometry.schedule, **{name: v})) for v in values)
+    return [step for step in steps if is_legal(program.family, step)]

@@ -91,7 +91,8 @@ class Choice:
     Attributes:
         field: Its name.
         value: Its value as Python text.
-        origin: ``default`` where the default schedule has the same value, else ``given``.
+        origin: ``given`` where it takes the field to make this schedule, else ``default``: what
+            tilegen chooses to go with the given ones.
         reason: The rule that refuses the next larger value, or "".
     """
 

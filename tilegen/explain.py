@@ -12,7 +12,7 @@ from attrs import evolve, fields
 from tilegen.card import Card, Choice, Launch, Ranking, Roofline, Saving
 from tilegen.dims import size
 from tilegen.epilogue import Cast, Store
-from tilegen.errors import SpecError
+from tilegen.errors import LegalityError, SpecError
 from tilegen.program import build
 from tilegen.rules.rule import violations
 
@@ -29,9 +29,9 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Card:
     Raises:
         SpecError: ``sizes`` names no dynamic dimension of the spec, or has a value it refuses.
     """
-    given = dict(sizes or {})
+    asked = dict(sizes or {})
     dynamic = {dyn.name: dyn for dyn in program.spec.dynamic}
-    for name in given:
+    for name in asked:
         if name not in dynamic:
             raise SpecError(
                 "is not a dynamic dimension of the spec",
@@ -40,8 +40,9 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Card:
                 value=name,
                 hint=f"it has {', '.join(dynamic) or 'none'}",
             )
-    sizes = {name: size(dyn, {name: dyn.hint, **given}) for name, dyn in dynamic.items()}
+    sizes = {name: size(dyn, {name: dyn.hint, **asked}) for name, dyn in dynamic.items()}
     savings = tuple(_savings(program.spec, sizes))
+    given = _given(program)
     saved = sum(saving.bytes for saving in savings)
     return Card(
         name=program.name,
@@ -53,8 +54,8 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Card:
         savings=savings,
         saved_bytes=saved,
         saved_us=_memory_us(program, saved),
-        ranking=_ranking(program),
-        choices=tuple(_choices(program)),
+        ranking=_ranking(program, given),
+        choices=tuple(_choices(program, given)),
     )
 
 
@@ -149,9 +150,23 @@ def _fields(schedule: Any) -> dict[str, Any]:
 
 
 def _given(program: Program) -> dict[str, Any]:
-    """Return the schedule fields whose values the default schedule does not have."""
-    default = _fields(build(program.spec, target=program.target, schedule="default").schedule)
-    return {name: v for name, v in _fields(program.schedule).items() if v != default[name]}
+    """Return the fewest schedule fields from which ``build`` makes the schedule again."""
+    default = _fields(_completed(program, {}))
+    given = {n: v for n, v in _fields(program.schedule).items() if v != default[n]}
+    for name in tuple(given):
+        rest = {n: v for n, v in given.items() if n != name}
+        try:
+            if _completed(program, rest) == program.schedule:
+                given = rest
+        except LegalityError:
+            continue
+    return given
+
+
+def _completed(program: Program, given: Mapping[str, Any]) -> Any:
+    partial = type(program.schedule)(**given)
+    made = build(program.spec, target=program.target, schedule=partial)
+    return (made.with_access(dict(program.access)) if program.access else made).schedule
 
 
 def _refusal(program: Program, schedule: Any) -> str:
@@ -162,8 +177,7 @@ def _refusal(program: Program, schedule: Any) -> str:
     return ""
 
 
-def _choices(program: Program) -> Iterator[Choice]:
-    given = _given(program)
+def _choices(program: Program, given: Mapping[str, Any]) -> Iterator[Choice]:
     options = program.family.part("options")
     for name, value in _fields(program.schedule).items():
         larger = [
@@ -184,10 +198,9 @@ def _choices(program: Program) -> Iterator[Choice]:
         )
 
 
-def _ranking(program: Program) -> Ranking:
+def _ranking(program: Program, given: Mapping[str, Any]) -> Ranking:
     spec, target, schedule = program.spec, program.target, program.schedule
     cost = _beside(program.family.candidates_path, "cost_us")
-    given = _given(program)
     passed_over, runner_up, reached = [], None, False
     for candidate in program.family.part("candidates")(spec, target):
         candidate = evolve(candidate, **given)
@@ -202,7 +215,7 @@ def _ranking(program: Program) -> Ranking:
         estimate_us=cost(spec, target, schedule),
         runner_up=_tile(runner_up) if runner_up else "",
         runner_up_us=cost(spec, target, runner_up) if runner_up else 0.0,
-        passed_over=tuple(passed_over),
+        passed_over=tuple(dict.fromkeys(passed_over)),
     )
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from attrs import evolve
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -51,22 +51,24 @@ _FULL_TARGETS = tuple(target for target in TARGETS.values() if target.full)
 
 def sample(strategy: SearchStrategy[_T], count: int) -> tuple[_T, ...]:
     """Return up to ``count`` distinct values of a strategy: the same ones in every run."""
-    found: dict[_T, None] = {}
+    drawn: list[_T] = []
 
+    # A run starts with simple values and soon varies one of them; so one short run for each value.
     @settings(
-        max_examples=2 * count,
-        derandomize=True,
+        max_examples=3,
         database=None,
         deadline=None,
         phases=[Phase.generate],
-        suppress_health_check=tuple(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
     @given(strategy)
-    def collect(value: _T) -> None:
-        if len(found) < count:
-            found.setdefault(value)
+    def draw(value: _T) -> None:
+        drawn.append(value)
 
-    collect()
+    found: dict[_T, None] = {}
+    for number in range(count):
+        seed(number)(draw)()
+        found.setdefault(drawn[-1])
     return tuple(found)
 
 
@@ -117,8 +119,8 @@ _FUNCTIONS: tuple[Callable[[Any], Any], ...] = (
 
 def _polynomial(coefficients: list[float]) -> Callable[[Any], Any]:
     def polynomial(x: Any) -> Any:
-        value: Any = 0.0
-        for coefficient in coefficients:
+        value: Any = coefficients[0]
+        for coefficient in coefficients[1:]:
             value = value * x + coefficient
         return value
 

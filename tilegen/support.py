@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from attrs import NOTHING, Factory, fields, frozen
+from attrs import NOTHING, fields, frozen
 
 from tilegen.dims import Dyn
 from tilegen.dtypes import DType
@@ -129,7 +129,7 @@ def _takes(hint: Any) -> str:
     if parts := get_args(hint):
         return ", ".join(map(_takes, parts))
     names = {NoneType: "`None`", Dyn: '`tg.dyn("m")`', DType: "a dtype", Expr: "a function"}
-    return names.get(hint, hint.__name__)
+    return names[hint] if hint in names else str(hint.__name__)
 
 
 def _call(kind: type) -> str:
@@ -139,7 +139,7 @@ def _call(kind: type) -> str:
         if attribute.kw_only and not keywords:
             parts.append("*")
             keywords = True
-        required = attribute.default is NOTHING or isinstance(attribute.default, Factory)
+        required = attribute.default is NOTHING
         parts.append(attribute.name if required else f"{attribute.name}={attribute.default!r}")
     return f"{kind.__name__}({', '.join(parts)})"
 

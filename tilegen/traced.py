@@ -201,7 +201,8 @@ class Traced:
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: object, **kwargs: object) -> Traced:
         if ufunc.__name__ not in _UFUNCS or method != "__call__" or kwargs:
-            raise refusal(f"numpy.{ufunc.__name__}", "numpy computes at once", "use torch's own")
+            name = ufunc.__name__
+            raise refusal(f"numpy.{name}", "numpy computes at once", f"use torch.{name}")
         return apply(_UFUNCS[ufunc.__name__], *args)
 
     def __getattr__(self, name: str) -> Callable[..., Traced]:

@@ -19,11 +19,11 @@ from tilegen.rules.probes import ProbeResult
 SPEC = """
 import tilegen as tg
 
-spec = tg.Gemm(m=256, n=512, k=128, dtype="bfloat16", layout="nt", epilogue=(tg.Bias(),))
+spec = tg.Gemm(m=256, n=512, k=1024, dtype="bfloat16", layout="nt", epilogue=(tg.Bias(),))
 dynamic = tg.Gemm(m=tg.dyn("m", hint=512), n=512, k=128, dtype="float16")
 program = tg.build(spec, target="sm_80")
 schedule = tg.GemmSchedule(num_stages=2)
-huge = tg.GemmSchedule(block_m=256, block_n=256, block_k=128)
+huge = tg.GemmSchedule(block_m=128, block_n=256, num_stages=6)
 number = 3
 """
 SM90 = ("--target", "sm_90a")
@@ -52,7 +52,7 @@ def printed(*arguments: str) -> str:
 
 
 def here() -> tg.Gemm:
-    return tg.Gemm(m=256, n=512, k=128, dtype="bfloat16", layout="nt", epilogue=(tg.Bias(),))
+    return tg.Gemm(m=256, n=512, k=1024, dtype="bfloat16", layout="nt", epilogue=(tg.Bias(),))
 
 
 def program(**options: object) -> tg.Program:

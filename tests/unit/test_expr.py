@@ -83,7 +83,7 @@ WRITTEN = {
     "equal-masks": lambda x, y: (x > 0) == (y > 0),
     "mask-and-constant": lambda x, y: (x > 0) & True | (y < 0) & False,
     "logical-of-numbers": lambda x, y: torch.logical_or(x, torch.logical_not(y)),
-    "python-abs-round": lambda x, y: abs(x) + round(y),
+    "python-abs": lambda x, y: abs(x) + y.__abs__(),
     "gelu-tanh": lambda x, y: functional.gelu(x, approximate="tanh") + functional.gelu(y),
     "module": lambda x, y: torch.nn.GELU(approximate="tanh")(x) * torch.nn.SiLU()(y),
     "softplus": lambda x, y: functional.softplus(x, 2.0, threshold=10),
@@ -156,6 +156,12 @@ def test_conversion_may_be_the_result(fn):
     assert trace(fn, "x").fn == "cast_float16"
     assert trace(lambda x: x.bfloat16(), "x") == Call("cast_bfloat16", (X,))
     assert trace(lambda x: x.float(), "x") == X
+
+
+def test_builtin_round_rounds_half_to_even():
+    assert trace(round, "x") == trace(torch.round, "x")
+    rounded = evaluate(trace(round, "x"), {"x": torch.tensor([0.5, 1.5, 2.5])})
+    assert rounded.tolist() == [0.0, 2.0, 2.0]
 
 
 def test_evaluate_casts_through_the_named_type():

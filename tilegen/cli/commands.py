@@ -14,6 +14,7 @@ from attrs import asdict
 from tilegen import __version__, console
 from tilegen.cli import references
 from tilegen.cli.door import FAILED, Door
+from tilegen.errors import VerificationError
 
 if TYPE_CHECKING:
     from tilegen.program import Program
@@ -106,14 +107,14 @@ def check(
     seed: int,
 ) -> None:
     """Run the kernel on the GPU and compare it with PyTorch; exits with 1 where it is wrong."""
-    from tilegen.errors import VerificationError
+    program = references.program(spec, target, schedule)
+    asked = references.sizes(sizes)
+    _require_gpu()
     from tilegen.verify import verify
 
-    program = references.program(spec, target, schedule)
-    _require_gpu()
     try:
         with console.working("compiling and checking"):
-            report: Any = verify(program, sizes=references.sizes(sizes), seed=seed)
+            report: Any = verify(program, sizes=asked, seed=seed)
         failure = None
     except VerificationError as error:
         report, failure = error.report, str(error)

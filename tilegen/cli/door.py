@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -32,6 +32,6 @@ class Door(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _leave(message: str, code: int) -> None:
+def _leave(message: str, code: int) -> NoReturn:
     click.echo(f"tilegen: {message}", err=True)
     sys.exit(code)

@@ -121,8 +121,8 @@ def cost_us(spec: Gemm, target: Target, schedule: GemmSchedule) -> float:
     flops = 2 * schedule.block_m * schedule.block_n * k_padded * slow
     compute = flops * target.sms / (rate * target.tflops * 1e6)
     moved = (schedule.block_m + schedule.block_n) * k_padded * spec.dtype.bytes
-    # L2 feeds all SMs together at about 1.3 times DRAM bandwidth.
-    load = moved * min(tiles, target.sms) / (1.3 * target.bandwidth * 1e3)
+    # L2 feeds all SMs together at about twice the DRAM bandwidth.
+    load = moved * min(tiles, target.sms) / (2.2 * target.bandwidth * 1e3)
     in_flight = min(1.0, moved / k_padded * schedule.block_k * schedule.num_stages / 65536)
     dram = spec.bytes({d.name: d.hint for d in spec.dynamic}) / (target.bandwidth * 1e3)
     return max(waves * (max(compute, load / max(in_flight, 0.1)) + _LAUNCH_US), dram)

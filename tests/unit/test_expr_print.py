@@ -1,0 +1,367 @@
+"""Printing: the text means what the expression means, and TileLang keeps that meaning."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import example, given
+from torch.nn import functional
+
+from tests.unit.test_expr import PLAIN, SPECIAL, expressions
+from tilegen.errors import SpecError
+from tilegen.expr import Call, Const, Expr, Var, is_bool, trace
+from tilegen.expr_print import to_statements, to_tilelang, to_torch
+from tilegen.reference.expr import evaluate
+from tilegen.torch_functions import FUNCTIONS
+
+X, Y = Var("x"), Var("y")
+NAMES = {"x": "acc[i, j]", "y": 'T.cast(bias[j], "float32")'}
+INEXACT = {"sigmoid", "silu", "gelu_none", "gelu_tanh", "expm1", "elu", "cast_float32"}
+EXACT = {name: row for name, row in FUNCTIONS.items() if name not in INEXACT}
+
+
+def tilelang(dtype: torch.dtype) -> SimpleNamespace:
+    """Return TileLang's functions as torch computes them, fast_rcp with flushed subnormals."""
+
+    def tensor(value: object) -> torch.Tensor:
+        return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=dtype)
+
+    def one(fn):
+        return lambda x: fn(tensor(x))
+
+    def cast(x: object, name: str) -> torch.Tensor:
+        return tensor(x).to(dtype if name == "float32" else getattr(torch, name))
+
+    def fast_rcp(x: torch.Tensor) -> torch.Tensor:
+        result = 1 / x
+        return torch.where(result.abs() < torch.finfo(dtype).tiny, result * 0, result)
+
+    same = "abs floor ceil trunc exp exp2 log log2 log1p sqrt rsqrt sin cos tanh erf"
+    same += " isnan isinf isfinite"
+    return SimpleNamespace(
+        **{name: one(getattr(torch, name)) for name in same.split()},
+        nearbyint=one(torch.round),
+        fast_rcp=fast_rcp,
+        cast=cast,
+        float32=lambda x: tensor(float(x)),
+        bool=torch.tensor,
+        infinity=lambda name: torch.tensor(torch.inf, dtype=dtype),
+        pow=lambda x, y: (
+            torch.pow(x, y) if isinstance(y, (int, float)) else torch.pow(tensor(x), y)
+        ),
+        clamp=lambda x, low, high: torch.clamp(tensor(x), tensor(low), tensor(high)),
+        if_then_else=lambda c, yes, no: torch.where(c, tensor(yes), tensor(no)),
+    )
+
+
+def run(text: str, values: dict[str, torch.Tensor], **bound: object) -> torch.Tensor:
+    """Evaluate printed text with Python's own precedence."""
+    dtype = values["x"].dtype
+    scope = {"T": tilelang(dtype), "i": 0, "j": 0, **bound}
+    scope |= {"acc": {(0, 0): values["x"]}, "bias": {0: values["y"]}}
+    result = torch.as_tensor(eval(text, scope))
+    return result if result.dtype == torch.bool else result.to(dtype)
+
+
+def both(expr: Expr, values: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Evaluate both printed forms of an expression."""
+    bindings, last = to_statements(expr, NAMES)
+    bound: dict[str, object] = {}
+    for name, text in bindings:
+        bound[name] = run(text, values, **bound)
+    results = [run(to_tilelang(expr, NAMES), values), run(last, values, **bound)]
+    return [result.expand(values["x"].shape) for result in results]
+
+
+def pairs(dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    values = torch.tensor([*SPECIAL, *PLAIN, -88.0, -104.0, 1e-3, 20.0, 10.1], dtype=dtype)
+    x, y = torch.cartesian_prod(values, values).unbind(1)
+    return {"x": x, "y": y}
+
+
+@given(expressions(functions=EXACT) | expressions(boolean=True, functions=EXACT))
+@example(trace(lambda x, y: x - (x + y) - (x - x), "x", "y"))
+@example(trace(lambda x, y: (0.0 / x) * 0.0 - (y / 0.0), "x", "y"))
+@example(trace(lambda x, y: torch.where(x < y, 1.0, torch.where(x >= y, 2.0, 3.0)), "x", "y"))
+@example(Call("mul", (Const(0.0), Const(torch.inf))))
+@example(Call("div", (Const(0.0), Const(0.0))))
+def test_text_means_the_expression(expr):
+    values = pairs(torch.float64)
+    expected = evaluate(expr, values)
+    for actual in both(expr, values):
+        torch.testing.assert_close(actual, expected, rtol=1e-13, atol=0, equal_nan=True)
+
+
+ARGUMENTS = {
+    "softplus": (Const(0.5), Const(20.0)),
+    "leaky_relu": (Const(0.0),),
+    "elu": (Const(2.0),),
+}
+
+
+def every_function() -> list[Expr]:
+    """One call of each function of the table, of x, y and comparisons of them."""
+    masks = (Call("lt", (X, Y)), Call("ge", (X, Const(0.5))))
+    exprs = []
+    for name, row in FUNCTIONS.items():
+        values = (X, Y, Y)[: row.arity - row.logical - row.numbers]
+        exprs.append(Call(name, (*masks[: row.logical], *values, *ARGUMENTS.get(name, ()))))
+    return exprs
+
+
+@pytest.mark.parametrize("expr", every_function(), ids=repr)
+@pytest.mark.parametrize(
+    ("dtype", "rtol", "atol"), [(torch.float64, 1e-13, 1e-300), (torch.float32, 3e-5, 1e-36)]
+)
+def test_formula_agrees_with_torch_at_special_values(expr, dtype, rtol, atol):
+    values = pairs(dtype)
+    expected = evaluate(expr, values)
+    if expr.fn == "cast_float32":  # the kernel's values are float32 already
+        rtol, atol = 1e-7, 1e-36
+    if expr.fn.startswith("gelu"):  # torch's own value cancels where the function underflows
+        atol = max(atol, 100 * torch.finfo(dtype).eps)
+    for actual in both(expr, values):
+        torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
+
+
+ACC = "acc[i, j]"
+PRINTED = {
+    "scale-shift": (lambda x: x * 2 + 1, "acc[i, j] * 2.0 + 1.0"),
+    "order": (lambda x: 1 - (x - 1) / (x * 3), "1.0 - (acc[i, j] - 1.0) / (acc[i, j] * 3.0)"),
+    "negative": (lambda x: x * -2 - -x, "acc[i, j] * -2.0 - -acc[i, j]"),
+    "masks": (
+        lambda x: torch.where(((x > 0) | (x == -1)) & ~(x < 9), x, 0),
+        "T.if_then_else(((acc[i, j] > 0.0) | (acc[i, j] == -1.0)) & ~(acc[i, j] < 9.0),"
+        " acc[i, j], 0.0)",
+    ),
+    "relu": (torch.relu, "T.if_then_else(acc[i, j] < 0.0, 0.0, acc[i, j])"),
+    "sigmoid": (torch.sigmoid, "T.fast_rcp(1.0 + T.exp2(acc[i, j] * -1.4426950408889634))"),
+    "silu": (
+        functional.silu,
+        "acc[i, j] * T.fast_rcp(1.0 + T.exp2(acc[i, j] * -1.4426950408889634))",
+    ),
+    "gelu": (functional.gelu, "0.5 * acc[i, j] * (1.0 + T.erf(acc[i, j] * 0.7071067811865476))"),
+    "gelu-tanh": (
+        lambda x: functional.gelu(x, approximate="tanh"),
+        "acc[i, j] * T.fast_rcp(1.0 + T.exp2(acc[i, j] * (-2.302208198144325"
+        " - 0.1029432395800235 * (acc[i, j] * acc[i, j]))))",
+    ),
+    "square": (lambda x: x**2, "acc[i, j] * acc[i, j]"),
+    "square-of-sum": (lambda x: (x + 1) ** 2, "T.pow(acc[i, j] + 1.0, 2)"),
+    "cube": (lambda x: x**3, "T.pow(acc[i, j], 3)"),
+    "root": (lambda x: x**0.5 + x**-0.5, "T.sqrt(acc[i, j]) + T.rsqrt(acc[i, j])"),
+    "power": (lambda x: x**2.5 + 2**x, "T.pow(acc[i, j], 2.5) + T.pow(2.0, acc[i, j])"),
+    "clamp": (lambda x: x.clamp(-1, 1), "T.clamp(acc[i, j], -1.0, 1.0)"),
+    "clamp-max": (lambda x: x.clamp(max=1), "T.if_then_else(acc[i, j] > 1.0, 1.0, acc[i, j])"),
+    "infinity": (
+        lambda x: x.masked_fill(x > 0, -torch.inf),
+        'T.if_then_else(acc[i, j] > 0.0, -T.infinity("float32"), acc[i, j])',
+    ),
+    "cast": (lambda x: x.bfloat16(), 'T.cast(T.cast(acc[i, j], "bfloat16"), "float32")'),
+    "isnan": (
+        lambda x: torch.where(x != x, 0.0, x),
+        "T.if_then_else(T.isnan(acc[i, j]), 0.0, acc[i, j])",
+    ),
+    "constants": (lambda x: torch.ones_like(x) + 2, "T.float32(1.0) + 2.0"),
+    "self-difference": (lambda x: x - x, "acc[i, j] + -acc[i, j]"),
+    "rounding-trick": (lambda x: (x + 3e7) - 3e7, "acc[i, j] + 30000000.0 + -30000000.0"),
+    "zero-times": (lambda x: x * 0, 'acc[i, j] / T.infinity("float32")'),
+}
+
+
+@pytest.mark.parametrize(("fn", "text"), PRINTED.values(), ids=PRINTED)
+def test_printed_text(fn, text):
+    assert to_tilelang(trace(fn, "x"), {"x": ACC}) == text
+
+
+def test_statements_bind_what_repeats():
+    expr = trace(lambda x: functional.silu(x * 2 + 1) * (x * 2 + 1) ** 2, "x")
+    assert to_statements(expr, {"x": ACC}) == (
+        [("t0", "acc[i, j] * 2.0 + 1.0")],
+        "t0 * T.fast_rcp(1.0 + T.exp2(t0 * -1.4426950408889634)) * (t0 * t0)",
+    )
+
+
+def test_statements_do_not_grow_with_repetition():
+    def fn(x):
+        for _ in range(20):
+            x = torch.relu(x - 1)
+        return x
+
+    bindings, text = to_statements(trace(fn, "x"), {"x": ACC})
+    assert len(bindings) == 20
+    assert text == "T.if_then_else(t19 < 0.0, 0.0, t19)"
+
+
+def test_statements_bind_fresh_names_only():
+    expr = trace(lambda x, t: torch.relu(x + t), "x", "t")
+    bindings, _ = to_statements(expr, {"x": "t0[i]", "t": "u1[j]"}, fresh="u")
+    assert bindings == [("u0", "t0[i] + u1[j]")]
+    assert to_statements(expr, {"x": "t0[i]", "t": "t1[j]"})[0][0][0] == "t2"
+
+
+def test_statements_leave_simple_text_alone():
+    assert to_statements(trace(torch.relu, "x"), {"x": ACC})[0] == []
+    assert to_statements(trace(lambda x: (x > 0) & (x > 0), "x"), {"x": ACC})[0] == []
+
+
+def test_compound_names_get_parentheses():
+    assert to_tilelang(Call("mul", (X, X)), {"x": "a + b"}) == "(a + b) * (a + b)"
+
+
+def test_variable_without_text_is_refused():
+    with pytest.raises(SpecError, match=r"has no text for the variable y"):
+        to_tilelang(Call("add", (X, Y)), {"x": ACC})
+
+
+@pytest.mark.parametrize("expr", every_function(), ids=repr)
+def test_torch_text_means_the_expression(expr):
+    values = pairs(torch.float64)
+    text = to_torch(expr, {"x": "x", "y": "y[:, None][:, 0]"})
+    actual = eval(text, {"torch": torch, "functional": functional, **values})
+    torch.testing.assert_close(actual, evaluate(expr, values), rtol=0, atol=0, equal_nan=True)
+
+
+def test_torch_text():
+    names = {"x": "x", "y": "bias.double()"}
+    assert to_torch(trace(lambda x: x.clamp(min=0) * 2, "x"), names) == "torch.clamp(x, min=0) * 2"
+    assert to_torch(Const(3.0), names) == "torch.full_like(x, 3.0)"
+    expr = trace(lambda x, y: functional.gelu((x + y) ** 2, approximate="tanh"), "x", "y")
+    assert to_torch(expr, names) == 'functional.gelu((x + bias.double()) ** 2, approximate="tanh")'
+
+
+# --- through TileLang -------------------------------------------------------------------------
+
+# What the CUDA text must hold for each function; a pattern of the statement that computes it.
+INTRINSICS = {
+    "abs": r"fabsf\(",
+    "floor": r"floorf\(",
+    "ceil": r"ceilf\(",
+    "trunc": r"truncf\(",
+    "round": r"nearbyintf\(",
+    "exp": r"expf\(",
+    "exp2": r"exp2f\(",
+    "expm1": r"tanhf\(.*expf\(",
+    "log": r"logf\(",
+    "log2": r"log2f\(",
+    "log1p": r"log1pf\(",
+    "sqrt": r" sqrtf\(| \(sqrtf\(|\+ sqrtf\(",
+    "rsqrt": r"rsqrtf\(",
+    "sin": r"sinf\(",
+    "cos": r"cosf\(",
+    "tanh": r"tanhf\(",
+    "erf": r"erff\(",
+    "pow": r"powf\(",
+    "sigmoid": r"tl::fast_rcp\(.*exp2f\(",
+    "silu": r"tl::fast_rcp\(.*exp2f\(",
+    "gelu_none": r"erff\(",
+    "gelu_tanh": r"tl::fast_rcp\(.*exp2f\(",
+    "clamp": r"tl::clamp\(",
+    "isnan": r"\(v != v\)",
+    "ne": r"\(v != w\)",
+    "eq": r"\(v == w\)",
+    "logical_not": r"!\(v < w\)",
+    "logical_and": r"\(v < w\) & ",
+    "logical_or": r"\(v < w\) \| ",
+    "maximum": r"\(w < v\) \| \(v != v\)",
+    "minimum": r"\(v < w\) \| \(v != v\)",
+    "cast_float16": r"\(float\)\(\(half_t\)v\)",
+    "cast_bfloat16": r"\(float\)\(\(bfloat16_t\)v\)",
+}
+# Functions in whose text TileLang's simplifier would lose a NaN or a rounding, and what must stay.
+GUARDED = {
+    "self-difference": (lambda x: x - x, r"\(v \+ \(v \* -0x1p\+0f"),
+    "cancelled-sum": (lambda x: (x + 4.0) - 4.0, r"\(\(v \+ 0x1p\+2f.*\) \+ -0x1p\+2f"),
+    "difference-of-sum": (lambda x: x - (x + 4.0), r"\(v \+ \(\(v \+ 0x1p\+2f.*\) \* -0x1p\+0f"),
+    "self-equal": (lambda x: torch.where(x == x + 0.0, 1.0, 2.0), r"!\(v != v\)"),
+    "zero-product": (lambda x: 0.0 * x, r"\(v / CUDART_INF_F\)"),
+    "zero-dividend": (lambda x: 0.0 / x, r"0x1p\+0f.* / \(v \* CUDART_INF_F\)"),
+    "zero-divisor": (lambda x: x / -0.0, r"\(v \* -CUDART_INF_F\)"),
+    "else-of-less": (
+        lambda x: torch.where(x < 0, 4.0, torch.where(x >= 0, 8.0, x)),
+        r"if \(\(0x0p\+0f.* <= v\)\)",
+    ),
+    "else-of-at-most": (
+        lambda x: torch.where(x <= 1, 4.0, torch.where(x > 1, 8.0, x)),
+        r"if \(\(0x1p\+0f.* < v\)\)",
+    ),
+    "relu-in-else": (
+        lambda x: torch.where(x >= 0, 4.0, torch.relu(x)),
+        r"if \(\(v < 0x0p\+0f.*\)\)",
+    ),
+}
+
+
+KERNEL = """import tilelang.language as T
+
+
+def build():
+    @T.prim_func
+    def kernel(
+        a: T.Tensor((64, 64), "float32"),
+        b: T.Tensor((64, 64), "float32"),
+        out: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128) as _:
+            x = T.alloc_fragment((64, 64), "float32")
+            y = T.alloc_fragment((64, 64), "float32")
+            r = T.alloc_fragment((64, 64), "float32")
+            T.copy(a, x)
+            T.copy(b, y)
+            T.clear(r)
+            for i, j in T.Parallel(64, 64):
+                v = x[i, j]
+                w = y[i, j]
+{body}
+            T.copy(r, out)
+
+    return kernel
+"""
+
+
+def kernel_source(exprs: list[Expr]) -> str:
+    """Return a kernel that sums ``exprs`` of two bound values, one statement each."""
+    lines = []
+    for expr in exprs:
+        bindings, text = to_statements(expr, {"x": "v", "y": "w"})
+        lines += [f"{name} = {value}" for name, value in bindings]
+        text = f"T.if_then_else({text}, 1.0, 0.0)" if is_bool(expr) else text
+        lines.append(f"r[i, j] = r[i, j] + ({text})")
+    return KERNEL.format(body="\n".join(f"{' ' * 16}{line}" for line in lines))
+
+
+def lowered(exprs: list[Expr], path: Path) -> list[str]:
+    """Return the CUDA text of each expression's statement, with what it is computed from."""
+    tilelang = pytest.importorskip("tilelang")
+    path.write_text(kernel_source(exprs))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    target = tilelang.tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
+    with target:
+        source = tilelang.lower(module.build(), target=target).kernel_source
+    source = source[source.index("float v = ") :]
+    ends = [match.end() for match in re.finditer(r"\n *r\[.*\] = .*;", source)]
+    return [source[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@pytest.mark.lower
+def test_every_function_lowers_to_what_torch_means(tmp_path):
+    exprs = every_function()
+    statements = lowered(exprs, tmp_path / "functions.py")
+    assert len(statements) == len(exprs)
+    for expr, statement in zip(exprs, statements, strict=True):
+        assert re.search(INTRINSICS.get(expr.fn, ""), statement, re.S), (expr, statement)
+
+
+@pytest.mark.lower
+def test_simplifier_keeps_nan_and_roundings(tmp_path):
+    exprs = [trace(fn, "x") for fn, _ in GUARDED.values()]
+    statements = lowered(exprs, tmp_path / "guarded.py")
+    for (name, (_, kept)), statement in zip(GUARDED.items(), statements, strict=True):
+        assert re.search(kept, statement), (name, statement)

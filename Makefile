@@ -29,6 +29,6 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv with the versions of constraints.txt" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check \
 		--constraint constraints.txt --editable '.[test]'
 	@touch $@

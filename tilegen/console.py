@@ -23,7 +23,8 @@ def heading(text: str) -> None:
 def code(text: str, language: str) -> None:
     """Print source text: highlighted on a terminal, else exactly as it is."""
     if sys.stdout.isatty():
-        Console().print(Syntax(text, language, background_color="default"))
+        coloured = Syntax("", language, background_color="default").highlight(text)
+        Console().print(coloured, soft_wrap=True, end="")  # long lines stay whole
     else:
         click.echo(text, nl=False)
 

@@ -92,14 +92,18 @@ def _fitting(call: Call, attribute: object, args: tuple[Expr, ...]) -> None:
     row = FUNCTIONS[call.fn]
     if len(args) != row.arity:
         raise _refusal(f"takes {row.arity} arguments, got {len(args)}", "function", call.fn)
+    if all(isinstance(arg, Const) for arg in args):
+        raise _refusal("is of constants alone", "function", call.fn, "use its value instead")
     for position, arg in enumerate(args):
         if not isinstance(arg, Expr):
             raise _refusal(f"argument {position} is {arg!r}, no Expr", "function", call.fn)
         kind = "boolean" if position < row.logical else "number"
         if is_bool(arg) != (kind == "boolean"):
             raise _refusal(f"argument {position} is {arg}, not a {kind}", "function", call.fn)
-        if position >= row.arity - row.numbers and not isinstance(arg, Const):
-            raise _refusal(f"argument {position} is {arg}, no constant", "function", call.fn)
+        fixed = position >= row.arity - row.numbers
+        if fixed != isinstance(arg, Const) and (fixed or kind == "boolean"):
+            wanted = "a constant" if fixed else "a comparison"
+            raise _refusal(f"argument {position} is {arg}, not {wanted}", "function", call.fn)
 
 
 @frozen(repr=False, cache_hash=True)
@@ -107,8 +111,8 @@ class Call(Expr):
     """A function of the table applied to expressions.
 
     Raises:
-        SpecError: The function is unknown, or its arguments differ from the table's in number
-            or kind.
+        SpecError: The function is unknown, its arguments differ from the table's in number or
+            kind, one is a boolean constant, or all are constants.
     """
 
     fn: str = field(validator=_known)

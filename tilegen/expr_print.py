@@ -5,19 +5,28 @@ from __future__ import annotations
 import ast
 import math
 import re
+import struct
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from string import Formatter
 
 from tilegen.errors import SpecError
-from tilegen.expr import Call, Const, Expr, Var, is_bool, variables
+from tilegen.expr import Call, Const, Expr, Var, is_bool
 from tilegen.expr_rewrite import constant, expanded
 from tilegen.infix import INFIX, Form, Text, fill, number
 from tilegen.torch_functions import FUNCTIONS
 
+
+def _fp32(value: float) -> str:
+    """Return the shortest decimal that rounds to the same float32."""
+    exact = struct.pack("f", value)
+    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
+    return next(text for text in texts if struct.pack("f", float(text)) == exact)
+
+
 _LOG2_E = math.log2(math.e)
-_SIGMOID = f"T.fast_rcp(1.0 + T.exp2({{0:mul}} * {-_LOG2_E!r}))"
+_SIGMOID = f"T.fast_rcp(1.0 + T.exp2({{0:mul}} * {_fp32(-_LOG2_E)}))"
 # gelu_tanh(x) = x * sigmoid(2 * sqrt(2 / pi) * (x + 0.044715 * x**3)), the sigmoid by exp2.
 _LINEAR = 2 * math.sqrt(2 / math.pi) * _LOG2_E
 _CUBIC = 0.044715 * _LINEAR
@@ -37,10 +46,10 @@ _TILELANG: dict[str, Form] = {
     "pow": ("T.pow({0}, {1})", "atom"),
     "sigmoid": (_SIGMOID, "atom"),
     "silu": (f"{{0:mul}} * {_SIGMOID}", "mul"),
-    "gelu_none": (f"0.5 * {{0:unary}} * (1.0 + T.erf({{0:mul}} * {math.sqrt(0.5)!r}))", "mul"),
+    "gelu_none": (f"0.5 * {{0:unary}} * (1.0 + T.erf({{0:mul}} * {_fp32(math.sqrt(0.5))}))", "mul"),
     "gelu_tanh": (
         "{0:mul} * T.fast_rcp(1.0 + T.exp2({0:mul} * "
-        f"({-_LINEAR!r} - {_CUBIC!r} * ({{0:mul}} * {{0:unary}}))))",
+        f"({_fp32(-_LINEAR)} - {_fp32(_CUBIC)} * ({{0:mul}} * {{0:unary}}))))",
         "mul",
     ),
     "cast_float16": ('T.cast(T.cast({0}, "float16"), "float32")', "atom"),
@@ -74,35 +83,76 @@ def to_tilelang(expr: Expr, names: Mapping[str, str]) -> str:
 
 
 def to_statements(
-    expr: Expr, names: Mapping[str, str], fresh: str = "t"
+    expr: Expr, names: Mapping[str, str], *, width: int = 1000, fresh: str = "t"
 ) -> tuple[list[tuple[str, str]], str]:
     """Return bindings ``(name, text)`` in order, and the text of ``expr`` that uses them.
 
     Numbers that the text would repeat are bound to names ``fresh`` and a count, none of which
-    occurs in ``names``. The final text must be used before any variable changes.
+    occurs in ``names``; so are parts of texts longer than ``width``, as far as parts go. The final
+    text must be used before any variable changes.
 
     Raises:
         SpecError: A variable has no text.
     """
-    taken = {word for text in names.values() for word in re.findall(r"\w+", text)}
-    unused = (name for name in map(f"{fresh}{{}}".format, count()) if name not in taken)
     uses: Counter[Expr] = Counter()
     _count(expr, uses)
-    bound: dict[Expr, str] = {}
-    statements = []
 
-    def text(part: Expr) -> Text:
-        part = expanded(part)
-        if part in bound:
-            return Text(bound[part])
-        printed = _tilelang(part, names, text, bind=True)
-        if uses[part] < 2 or not _bindable(part):
-            return printed
-        bound[part] = next(unused)
-        statements.append((bound[part], printed.text))
-        return Text(bound[part])
+    def bound(longest: int) -> tuple[list[tuple[str, str]], str]:
+        def text(part: Expr) -> Text:
+            part = expanded(part)
+            if part in known:
+                return Text(known[part])
+            printed = _tilelang(part, names, text, bind=True)
+            long = isinstance(part, Call) and part != root and len(printed.text) > longest
+            if not long and (uses[part] < 2 or not _bindable(part)):
+                return printed
+            known[part] = next(unused)
+            statements.append((known[part], printed.text))
+            return Text(known[part])
 
-    return statements, text(expr).text
+        known: dict[Expr, str] = {}
+        root, unused = expanded(expr), _unused(names, fresh)
+        statements: list[tuple[str, str]] = []
+        return statements, text(expr).text
+
+    return _fitting(bound, width)
+
+
+def to_torch_statements(
+    expr: Expr, names: Mapping[str, str], *, width: int = 1000, fresh: str = "t"
+) -> tuple[list[tuple[str, str]], str]:
+    """Return as `to_statements` does, but the text of `to_torch`; only long parts are bound."""
+
+    def bound(longest: int) -> tuple[list[tuple[str, str]], str]:
+        def text(part: Expr) -> Text:
+            printed = _torch(part, names, text)
+            if not isinstance(part, Call) or part is expr or len(printed.text) <= longest:
+                return printed
+            name = next(unused)
+            statements.append((name, printed.text))
+            return Text(name)
+
+        unused = _unused(names, fresh)
+        statements: list[tuple[str, str]] = []
+        return statements, text(expr).text
+
+    return ([], to_torch(expr, names)) if isinstance(expr, Const) else _fitting(bound, width)
+
+
+def _fitting(
+    bound: Callable[[int], tuple[list[tuple[str, str]], str]], width: int
+) -> tuple[list[tuple[str, str]], str]:
+    """Return the statements of the longest parts with which every line fits in ``width``."""
+    for longest in (width, 48, 32, 20, 0):
+        statements, text = bound(longest)
+        if all(len(line) <= width for line in (text, *(value for _, value in statements))):
+            break
+    return statements, text
+
+
+def _unused(names: Mapping[str, str], fresh: str) -> Iterator[str]:
+    taken = {word for text in names.values() for word in re.findall(r"\w+", text)}
+    return (name for name in map(f"{fresh}{{}}".format, count()) if name not in taken)
 
 
 def to_torch(expr: Expr, names: Mapping[str, str]) -> str:
@@ -112,8 +162,14 @@ def to_torch(expr: Expr, names: Mapping[str, str]) -> str:
         expr: The expression.
         names: Torch text of each variable; a constant expression is made as large as the first.
     """
-    text = _torch(expr, names).text
-    return text if variables(expr) else f"torch.full_like({next(iter(names.values()))}, {text})"
+
+    def printed(part: Expr) -> Text:
+        return _torch(part, names, printed)
+
+    text = printed(expr).text
+    if isinstance(expr, Const):
+        return f"torch.full_like({next(iter(names.values()))}, {text})"
+    return text
 
 
 def _tilelang(
@@ -125,12 +181,7 @@ def _tilelang(
     if not isinstance(expr, Call):
         return _variable(expr, names)
     form, args = _form(expr, bind=bind)
-    printed = [text(arg) for arg in args]
-    values = [constant(arg) for arg in args]
-    if None not in values and not is_bool(args[0]) and math.isfinite(values[0] or 0.0):
-        # Between Python numbers an operator would run in Python, not in the kernel.
-        printed[0] = Text(f"T.float32({printed[0]})")
-    return fill(form, *printed)
+    return fill(form, *map(text, args))
 
 
 def _form(call: Call, *, bind: bool) -> tuple[Form, tuple[Expr, ...]]:
@@ -168,9 +219,8 @@ def _tilelang_constant(value: float) -> Text:
     if isinstance(value, bool):
         return Text(f"T.bool({value})")
     if math.isinf(value):
-        return (
-            Text('T.infinity("float32")') if value > 0 else Text('-T.infinity("float32")', "unary")
-        )
+        infinity = 'T.infinity("float32")'
+        return Text(infinity) if value > 0 else Text(f"-{infinity}", "unary")
     return number(float(value))
 
 
@@ -188,21 +238,21 @@ def _variable(expr: Expr, names: Mapping[str, str]) -> Text:
     return Text(names[name], "atom" if atom else "compare")
 
 
-def _torch(expr: Expr, names: Mapping[str, str]) -> Text:
+def _torch(expr: Expr, names: Mapping[str, str], text: Callable[[Expr], Text]) -> Text:
     if isinstance(expr, Const):
         return _torch_constant(expr.value)
     if not isinstance(expr, Call):
         return _variable(expr, names)
-    args = [_torch(arg, names) for arg in expr.args]
+    args = [text(arg) for arg in expr.args]
     form = INFIX.get(expr.fn) or _TORCH.get(expr.fn)
     if form:
         return fill(form, *args)
-    if expr.fn in ("maximum", "minimum") or not variables(expr):
-        args = [_tensor(arg, text) for arg, text in zip(expr.args, args, strict=True)]
+    if expr.fn in ("maximum", "minimum"):
+        args = [_tensor(*pair) for pair in zip(expr.args, args, strict=True)]
     texts = list(map(format, args))
     if expr.fn == "clamp":
         bounds = zip(("min", "max"), expr.args[1:], texts[1:], strict=True)
-        texts[1:] = [f"{name}={text}" for name, bound, text in bounds if not _is_infinite(bound)]
+        texts[1:] = [f"{name}={given}" for name, bound, given in bounds if not _is_infinite(bound)]
     path = f"torch.{FUNCTIONS[expr.fn].torch}".replace("torch.nn.functional", "functional")
     return Text(f"{path}({', '.join(texts)})")
 
@@ -219,6 +269,6 @@ def _is_infinite(expr: Expr) -> bool:
 
 def _tensor(expr: Expr, text: Text) -> Text:
     """Return a constant as a tensor, for torch functions that take no numbers."""
-    if not isinstance(expr, Const) or is_bool(expr):
+    if not isinstance(expr, Const):
         return text
     return Text(f'torch.tensor({text}, dtype=torch.float64, device="cuda")')

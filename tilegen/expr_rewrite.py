@@ -1,8 +1,8 @@
 """Rewrites of an expression into functions that print, with torch's NaN and infinities kept.
 
 TileLang's simplifier treats floats as real numbers, and so loses NaN, infinities and roundings in
-``x - x``, ``(x + y) - y``, ``x == x``, ``0 * x``, ``0 / x`` and in ``b <= a`` where ``a < b`` is
-known to be false. `expanded` returns equivalents that it leaves alone.
+``x - x``, ``(x + y) - y``, ``x == x``, ``x + 0``, ``x * 0``, ``0 / x`` and in ``b <= a`` where
+``a < b`` is known to be false. `expanded` returns equivalents that it leaves alone.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from functools import lru_cache
 
 from tilegen.expr import Call, Const, Expr
 
-_ZERO, _ONE, _INFINITY = Const(0.0), Const(1.0), Const(math.inf)
+_ZERO, _ONE = Const(0.0), Const(1.0)
 _CACHED = 2**14
 
 
 @lru_cache(_CACHED)
 def expanded(expr: Expr) -> Expr:
-    """Return ``expr`` with its outermost function rewritten until it is one that prints."""
-    if isinstance(expr, Const) and isinstance(expr.value, int):
-        return expr if isinstance(expr.value, bool) else Const(float(expr.value))
+    """Return ``expr`` with its outermost function rewritten until it is one that prints.
+
+    Integer constants become floats; a function never becomes a constant.
+    """
+    if isinstance(expr, Const) and type(expr.value) is int:
+        return Const(float(expr.value))
     while isinstance(expr, Call) and expr.fn in _RULES:
         rewritten = _RULES[expr.fn](*expr.args)
         if rewritten is None:
@@ -36,12 +39,13 @@ def _call(fn: str, *args: Expr) -> Call:
 
 def constant(expr: Expr) -> float | None:
     """Return the value of a constant, or None."""
-    value = expanded(expr)
-    return value.value if isinstance(value, Const) else None
+    return expr.value if isinstance(expr, Const) else None
 
 
-def _infinity(zero: float) -> Const:
-    return Const(math.copysign(math.inf, zero))
+def _zero(expr: Expr) -> float | None:
+    """Return the sign of a constant zero as 1.0 or -1.0, or None."""
+    value = constant(expr)
+    return math.copysign(1.0, value) if value == 0 else None
 
 
 # --- as TileLang's simplifier sees it ---------------------------------------------------------
@@ -105,36 +109,42 @@ def _decided(condition: Expr, otherwise: Expr) -> bool:
 # --- rules: an equivalent expression, or None where the function prints as it stands ----------
 
 
-def _neg(x: Expr) -> Expr | None:
-    value = constant(x)
-    return None if value is None else Const(-value)
+def _add(a: Expr, b: Expr) -> Expr | None:
+    for term, other in ((a, b), (b, a)):
+        if _zero(term) == 1:
+            return _call("where", _call("eq", other, _ZERO), _ZERO, other)
+    return None
 
 
 def _sub(a: Expr, b: Expr) -> Expr | None:
-    return _call("add", a, _call("neg", b)) if _cancels(a, b) else None
+    if _zero(b) == -1:
+        return _call("add", a, _ZERO)
+    if not _cancels(a, b):
+        return None
+    value = constant(b)
+    return _call("add", a, _call("neg", b) if value is None else Const(-value))
 
 
 def _mul(a: Expr, b: Expr) -> Expr | None:
     for factor, other in ((a, b), (b, a)):
-        value = constant(factor)
-        if value == 0:
-            return _call("div", other, _infinity(value))
+        sign = _zero(factor)
+        if sign:
+            return _call("div", other, Const(sign * math.inf))
     return None
 
 
 def _div(a: Expr, b: Expr) -> Expr | None:
-    divisor, dividend = constant(b), constant(a)
-    if divisor == 0:
-        return _call("mul", a, _infinity(divisor))
-    if dividend == 0:
-        return _call("div", _ONE, _call("mul", b, _infinity(dividend)))
-    return None
+    sign = _zero(b)
+    if sign:
+        return _call("mul", a, Const(sign * math.inf))
+    sign = _zero(a)
+    return _call("div", _ONE, _call("mul", b, Const(sign * math.inf))) if sign else None
 
 
 def _pow(x: Expr, exponent: Expr) -> Expr | None:
     power = constant(exponent)
-    if power in (0.0, 1.0):
-        return x if power else _ONE
+    if power == 1.0:
+        return x
     if power == -1.0:
         return _call("div", _ONE, x)
     root = {0.5: "sqrt", -0.5: "rsqrt"}.get(power) if power else None
@@ -151,8 +161,6 @@ def _ne(a: Expr, b: Expr) -> Expr | None:
 
 def _not(x: Expr) -> Expr | None:
     inner = expanded(x)
-    if isinstance(inner, Const):
-        return Const(not inner.value)
     if isinstance(inner, Call) and inner.fn in ("eq", "ne"):
         return Call("ne" if inner.fn == "eq" else "eq", inner.args)
     if isinstance(inner, Call) and inner.fn == "logical_not":
@@ -219,7 +227,7 @@ def _softplus(x: Expr, beta: Expr, threshold: Expr) -> Expr:
 
 
 _RULES: dict[str, Callable[..., Expr | None]] = {
-    "neg": _neg,
+    "add": _add,
     "sub": _sub,
     "mul": _mul,
     "div": _div,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Union
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from attrs import frozen
@@ -14,7 +14,7 @@ from tilegen.errors import OperandError
 from tilegen.specs.operands import Operand
 
 Reads = Literal["dense", "strided", "unaligned"]
-Given = Union[torch.Tensor, Mapping[str, torch.Tensor], None]
+Given = torch.Tensor | Mapping[str, torch.Tensor] | None
 
 MAX_SIZE = 2**31 - 1024
 """Largest dynamic size: emitted code counts in 32 bits, and tiles round sizes up."""
@@ -38,12 +38,19 @@ class Signature:
         outputs: Outputs in the order in which it returns them.
         names: Names of the inputs.
         owners: For each dynamic dimension, the first input that has it, and at which axis.
+        reads: Positions of the inputs that the kernel reads.
     """
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     names: tuple[str, ...]
     owners: tuple[tuple[Dyn, int, int], ...]
+    reads: tuple[int, ...]
+
+    @property
+    def slots(self) -> tuple[Operand, ...]:
+        """Inputs, then outputs."""
+        return self.inputs + self.outputs
 
     def bind(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the inputs of a call in order.
@@ -107,8 +114,13 @@ class Signature:
         return sizes
 
 
-def signature(spec: Any) -> Signature:
-    """Return what a call of a kernel for ``spec`` takes and returns."""
+def signature(spec: Any, params: Container[Operand] | None = None) -> Signature:
+    """Return what a call of a kernel for ``spec`` takes and returns.
+
+    Args:
+        spec: The spec.
+        params: Parameters of the emitted function; None is all inputs and outputs.
+    """
     owners: dict[str, tuple[Dyn, int, int]] = {}
     for position, operand in enumerate(spec.operands):
         for axis, dim in enumerate(operand.shape):
@@ -119,6 +131,7 @@ def signature(spec: Any) -> Signature:
         tuple(spec.outputs),
         tuple(operand.name for operand in spec.operands),
         tuple(owners.values()),
+        tuple(i for i, o in enumerate(spec.operands) if params is None or o in params),
     )
 
 
@@ -169,9 +182,7 @@ def check(operand: Operand, value: Any, device: torch.device, first: str) -> Non
     check_tensor(operand, value)
     name, dtype = operand.name, torch_dtype(operand.dtype)
     if not value.is_cuda:
-        raise OperandError(
-            name, f"device={value.device}: must be a CUDA device; use {name}.cuda()"
-        )
+        raise OperandError(name, f"device={value.device}: must be a CUDA device; use {name}.cuda()")
     if value.device != device:
         raise OperandError(
             name,
@@ -205,6 +216,13 @@ class Placement:
     copied: bool
 
 
+def place_new(operand: Operand, shape: Sequence[int]) -> Placement:
+    """Return how a newly allocated, contiguous tensor reaches the kernel."""
+    row = shape[-1] * operand.dtype.bytes
+    regular = not isinstance(operand.shape[-1], Dyn) or row % 16 == 0
+    return Placement("dense" if regular else "unaligned", False)
+
+
 def place(operand: Operand, tensor: torch.Tensor, *, is_output: bool) -> Placement:
     """Return how ``tensor`` reaches the kernel.
 
@@ -216,11 +234,11 @@ def place(operand: Operand, tensor: torch.Tensor, *, is_output: bool) -> Placeme
         dense = operand.kind == "scalar" or (tensor.is_contiguous() and aligned)
         return Placement("dense" if dense else "strided", tensor.is_neg())
     item, row = tensor.element_size(), tensor.shape[-1]
-    regular = not isinstance(operand.shape[-1], Dyn) or row * item % 16 == 0
+    new = place_new(operand, tensor.shape)
     if tensor.is_neg() or (row > 1 and tensor.stride(-1) != 1):
-        return Placement("dense" if regular else "unaligned", True)
+        return Placement(new.access, True)
     if tensor.is_contiguous():
-        return Placement("dense" if aligned and regular else "unaligned", False)
+        return new if aligned else Placement("unaligned", False)
     sizes_strides = zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True)
     steps = [stride for size, stride in sizes_strides if size > 1]
     # Rows that overlap are left to element-wise loads.

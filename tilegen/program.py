@@ -44,7 +44,7 @@ def _canonical(schedule: Any, program: Program) -> Any:
     return make(program.spec, schedule, program.target, program.access).canonical
 
 
-@define(frozen=True, kw_only=True, slots=False)
+@define(frozen=True, kw_only=True, slots=False, repr=False)
 class Program:
     """A legal triple of spec, schedule and target; refused at construction otherwise.
 
@@ -73,6 +73,13 @@ class Program:
                 value=violation.value,
                 hint=nearest_legal(self.family, self.geometry),
             )
+
+    def __repr__(self) -> str:
+        access = f", access={dict(self.access)!r}" if self.access else ""
+        return (
+            f"Program(spec={self.spec!r}, schedule={self.schedule!r}, "
+            f"target={self.target.name!r}{access})"
+        )
 
     @property
     def family(self) -> Family:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import jinja2
 
 from tilegen.errors import RenderError
 from tilegen.epilogue import Step
-from tilegen.expr_print import to_statements, to_torch
+from tilegen.expr_print import to_statements, to_torch_statements
 
 if TYPE_CHECKING:
     from tilegen.program import Program
@@ -36,10 +37,25 @@ def policy(value: str) -> str:
     return "T.GemmWarpPolicy." + value.title().replace("_", "")
 
 
-def statements(step: Step, place: str, names: dict[str, str]) -> list[str]:
+_LINE = 100
+
+
+def statements(step: Step, place: str, names: dict[str, str], indent: int) -> list[str]:
     """Return the lines of one epilogue step, which updates ``place`` through its value ``x``."""
-    bindings, value = to_statements(step.value, names)
-    return [*(f"{name} = {text}" for name, text in bindings), f"{place} = {value}"]
+    width = _LINE - indent - len(f"{place} = ")
+    bindings, value = to_statements(step.value, {**names, "x": "x"}, width=width)
+    lines = [f"{name} = {text}" for name, text in bindings]
+    uses = sum(len(re.findall(r"\bx\b", text)) for text in (*lines, value))
+    if uses == 1:
+        bindings, value = to_statements(step.value, {**names, "x": place}, width=width)
+        return [*(f"{name} = {text}" for name, text in bindings), f"{place} = {value}"]
+    return [*([f"x = {place}"] if uses else []), *lines, f"{place} = {value}"]
+
+
+def torch_statements(step: Step, names: dict[str, str], indent: int) -> list[str]:
+    """Return the torch lines of one epilogue step, which updates ``x``."""
+    bindings, value = to_torch_statements(step.value, names, width=_LINE - indent - len("x = "))
+    return [*(f"{name} = {text}" for name, text in bindings), f"x = {value}"]
 
 
 @cache
@@ -54,7 +70,11 @@ def environment() -> jinja2.Environment:
         autoescape=False,
     )
     env.filters.update(
-        literal=literal, tl_dtype=tl_dtype, policy=policy, statements=statements, torch=to_torch
+        literal=literal,
+        tl_dtype=tl_dtype,
+        policy=policy,
+        statements=statements,
+        torch_statements=torch_statements,
     )
     return env
 

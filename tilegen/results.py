@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 import torch
 
 
 @cache
-def results(name: str, fields: tuple[str, ...]) -> Callable[[Iterable[torch.Tensor]], Any]:
+def results(name: str, fields: tuple[str, ...]) -> Callable[[Sequence[torch.Tensor]], Any]:
     """Return what makes outputs, in order, into the value that a call returns.
 
     Args:
@@ -19,6 +20,6 @@ def results(name: str, fields: tuple[str, ...]) -> Callable[[Iterable[torch.Tens
         fields: Names of the outputs; the first is ``out``.
     """
     if len(fields) == 1:
-        return lambda outputs: next(iter(outputs))
+        return itemgetter(0)
     title = "".join(word.capitalize() for word in name.split("_"))
     return namedtuple(title, fields)._make

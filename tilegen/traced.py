@@ -106,14 +106,13 @@ def apply(fn: str, *args: object) -> Traced:
     exprs = [to_expr(arg) for arg in args]
     if fn == "constant":
         return Traced(exprs[0])
+    row = FUNCTIONS[fn]
     bools = [is_bool(expr) for expr in exprs]
-    if fn == "where" and (not bools[0] or isinstance(exprs[0], Const)):
-        why = f"the condition {exprs[0]} is not a comparison of traced values"
-        raise refusal("torch.where", why, "use a condition such as x != 0")
+    if fn == "where" and not bools[0]:
+        raise refusal(f"where({exprs[0]}, ...)", "the condition is a number", "use x != 0")
     if fn == "where" and all(bools):
         condition, yes, no = map(Traced, exprs)
         return (condition & yes) | (~condition & no)
-    row = FUNCTIONS[fn]
     if all(bools) and not row.logical and not row.boolean:
         operands = ", ".join(map(repr, exprs))
         hint = "convert first: (x > 0).float()"
@@ -123,6 +122,24 @@ def apply(fn: str, *args: object) -> Traced:
             exprs[position] = Call("ne", (expr, Const(0.0)))
         if position >= row.logical and bools[position]:
             exprs[position] = _number(expr)
+    return Traced(_decided(fn, exprs) or _sized(fn, exprs))
+
+
+def _decided(fn: str, exprs: list[Expr]) -> Expr | None:
+    """Return what a logical function of a boolean constant comes to, else None."""
+    for position, expr in enumerate(exprs[: FUNCTIONS[fn].logical]):
+        if isinstance(expr, Const):
+            if fn == "logical_not":
+                return Const(not expr.value)
+            if fn == "where":
+                return exprs[1] if expr.value else exprs[2]
+            absorbs = expr.value == (fn == "logical_or")
+            return expr if absorbs else exprs[1 - position]
+    return None
+
+
+def _sized(fn: str, exprs: list[Expr]) -> Expr:
+    """Return the call, refused if it does not fit the table or is too large."""
     try:
         call = Call(fn, tuple(exprs))
     except SpecError as error:
@@ -131,7 +148,7 @@ def apply(fn: str, *args: object) -> Traced:
     if nodes > MAX_NODES or depth > MAX_DEPTH:
         got, limit = f"{nodes} nodes in {depth} levels", f"{MAX_NODES} in {MAX_DEPTH}"
         raise refusal(fn, f"makes an expression of {got}; {limit} fit", "split the function")
-    return Traced(call)
+    return call
 
 
 def _number(condition: Expr) -> Expr:

@@ -12,6 +12,7 @@ from math import ceil
 import pytest
 from attrs import evolve
 from hypothesis import given
+from hypothesis import strategies as st
 
 import tilegen as tg
 from tilegen.epilogue import OPS
@@ -47,9 +48,14 @@ def ruff(folder, *arguments):
 
 
 @pytest.fixture(scope="module")
-def emitted(tmp_path_factory):
+def batch():
+    return sample(programs(), BATCH)
+
+
+@pytest.fixture(scope="module")
+def emitted(batch, tmp_path_factory):
     folder = tmp_path_factory.mktemp("emitted")
-    for number, program in enumerate(sample(programs(), BATCH)):
+    for number, program in enumerate(batch):
         (folder / f"kernel_{number:03}.py").write_text(program.source)
     return folder
 
@@ -78,19 +84,18 @@ for text in json.load(sys.stdin):
 """
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4242"])
-def test_other_processes_render_the_same_bytes(seed):
-    drawn = sample(programs(), BATCH)
+@pytest.mark.parametrize("seed", ["0", "4242"])
+def test_other_processes_render_the_same_bytes(batch, seed):
     found = subprocess.run(
         [sys.executable, "-c", PRINT_SOURCES],
-        input=json.dumps([tg.dumps(program) for program in drawn]),
+        input=json.dumps([tg.dumps(program) for program in batch]),
         env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=True,
     )
     assert found.stdout.split() == [
-        hashlib.sha256(program.source.encode()).hexdigest() for program in drawn
+        hashlib.sha256(program.source.encode()).hexdigest() for program in batch
     ]
 
 
@@ -140,16 +145,15 @@ def test_repr_of_a_schedule_is_python_that_makes_it_again(schedule):
     assert eval(repr(schedule), names) == schedule
 
 
-@given(gemm_specs(epilogue=chains(1)))
-def test_pipe_appends_to_the_chain(spec):
-    *some, last = spec.epilogue
-    shorter = evolve(spec, epilogue=tuple(some), numerics="fused")
-    assert evolve(shorter | last, numerics=spec.numerics) == spec
-    rebuilt = evolve(spec, epilogue=(), numerics="fused")
-    for op in spec.epilogue:
-        rebuilt = rebuilt | op
-    assert evolve(rebuilt, numerics=spec.numerics) == spec
-    assert hash(evolve(rebuilt, numerics=spec.numerics)) == hash(spec)
+@given(gemm_specs(epilogue=st.just(())), chains())
+def test_pipe_appends_to_the_chain(spec, chain):
+    whole = evolve(spec, epilogue=chain)
+    piped = spec
+    for op in chain:
+        piped = piped | op
+    assert piped == whole
+    assert hash(piped) == hash(whole)
+    assert repr(piped) == repr(whole)
 
 
 @given(programs(), programs())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from click.testing import CliRunner, Result
 import tilegen as tg
 from tilegen import support
 from tilegen.cli import main
+from tilegen.comparison import OutputReport
 from tilegen.rules.hazards import hazards
 from tilegen.rules.probes import ProbeResult
+from tilegen.verify import Report
 
 SPEC = """
 import tilegen as tg
@@ -171,6 +174,18 @@ def test_a_failing_compiler_is_no_refusal(folder: Path, monkeypatch: pytest.Monk
     assert (result.exit_code, result.stderr) == (1, "tilegen: nvcc gave up\n")
 
 
+def test_check_on_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    on_gpu(monkeypatch, (8, 0))
+    result = run("check", "spec.py:spec", *SM90)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the GPU here is sm_80, the program is for sm_90a" in result.stderr
+
+
+def on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
+
+
 # --- commands ---------------------------------------------------------------------------------
 
 
@@ -197,6 +212,53 @@ def test_lower(folder: Path):
     document = json.loads(printed("lower", "spec.py:spec", *SM90, "--json"))
     assert document["landmarks"]["wgmma"] >= 1
     assert document["cuda_source"] in text
+
+
+def report(wrong: int) -> Report:
+    index, told = ((3, 5), 1.0) if wrong else (None, None)
+    output = OutputReport(
+        "out", 0.5, 1e-3, 0.4, wrong, 0, index, told, told, told, deterministic=True, intact=True
+    )
+    return Report("gemm", (("m", 77),), 3, (output,), "import tilegen as tg; ...")
+
+
+def test_check_that_passes(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def verify(program: tg.Program, *, sizes: dict[str, int], seed: int) -> Report:
+        asked.append((program.target.name, sizes, seed))
+        return report(0)
+
+    on_gpu(monkeypatch, (9, 0))
+    monkeypatch.setattr(import_module("tilegen.verify"), "verify", verify)
+    arguments = ("check", "spec.py:dynamic", "--size", "m=77", "--seed", "3")
+    assert "max error 0.5" in printed(*arguments)
+    document = json.loads(printed(*arguments, "--json"))
+    assert document["ok"] is True
+    assert document["outputs"][0]["max_error"] == 0.5
+    assert asked == [("sm_90a", {"m": 77}, 3)] * 2
+
+
+def test_check_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def verify(program: tg.Program, **options: object) -> Report:
+        raise tg.VerificationError("out[3, 5] is wrong", report(1))
+
+    on_gpu(monkeypatch, (9, 0))
+    monkeypatch.setattr(import_module("tilegen.verify"), "verify", verify)
+    result = run("check", "spec.py:dynamic")
+    assert result.exit_code == 1
+    assert "out[3, 5] is 1.0" in result.stdout
+    assert "out[3, 5] is wrong" in result.stderr
+    result = run("check", "spec.py:dynamic", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["ok"] is False
+
+
+@pytest.mark.gpu
+def test_check_on_the_gpu_here(folder: Path):
+    document = json.loads(printed("check", "spec.py:dynamic", "--size", "m=77", "--json"))
+    assert document["ok"] is True
+    assert document["sizes"] == {"m": 77}
 
 
 def test_support(folder: Path):

@@ -81,7 +81,7 @@ WRITTEN = {
     "mask-as-float": lambda x, y: (x > 0).float() - (y > 0).to(torch.float32),
     "where-of-masks": lambda x, y: torch.where(x > 0, y > 0, y < 1),
     "equal-masks": lambda x, y: (x > 0) == (y > 0),
-    "mask-and-constant": lambda x, y: (x > 0) & True | (y < 0) & False,
+    "mask-and-constant": lambda x, y: (x > 0) & True | (y < 0) & False | ~((x == 1) | False),
     "logical-of-numbers": lambda x, y: torch.logical_or(x, torch.logical_not(y)),
     "python-abs": lambda x, y: abs(x) + y.__abs__(),
     "gelu-tanh": lambda x, y: functional.gelu(x, approximate="tanh") + functional.gelu(y),
@@ -95,7 +95,7 @@ WRITTEN = {
     "reverse-sub": lambda x, y: torch.rsub(x, y),
     "masked-fill": lambda x, y: x.masked_fill(y > 0, -math.inf),
     "where-method": lambda x, y: x.where(x > y, y),
-    "constants-like": lambda x, y: torch.where(x > 0, torch.zeros_like(x), torch.ones_like(y) * 2),
+    "constants-like": lambda x, y: torch.where(x > 0, torch.zeros_like(x), torch.ones_like(y)),
     "shared": lambda x, y: (lambda z: z * torch.sigmoid(z) + z)(x * y),
     "constant": lambda x, y: x * 0 + torch.full_like(x, 3.0),
 }
@@ -252,7 +252,9 @@ def test_is_bool():
         (lambda: Call("exp", ("x",)), r"function='exp': argument 0 is 'x', no Expr"),
         (lambda: Call("where", (X, X, X)), r"argument 0 is x, not a boolean"),
         (lambda: Call("exp", (Call("isnan", (X,)),)), r"argument 0 is isnan\(x\), not a number"),
-        (lambda: Call("elu", (X, X)), r"function='elu': argument 1 is x, no constant"),
+        (lambda: Call("elu", (X, X)), r"function='elu': argument 1 is x, not a constant"),
+        (lambda: Call("where", (Const(True), X, X)), r"argument 0 is True, not a comparison"),
+        (lambda: Call("add", (Const(1), Const(2))), r"function='add': is of constants alone"),
     ],
 )
 def test_bad_node_is_refused(make, message):
@@ -277,10 +279,10 @@ def expressions(
     draw: st.DrawFn, boolean: bool = False, depth: int = 4, functions=FUNCTIONS
 ) -> Expr:
     """Draw a number, or a boolean, of x and y; of at most ``depth`` levels."""
-    rows = [row for name, row in functions.items() if row.boolean == boolean]
-    if not draw(st.integers(0, depth)) or depth == 0 or not rows:
-        leaves = st.booleans().map(Const) if boolean else st.sampled_from([X, Y]) | finite()
-        return draw(leaves)
+    rows = [row for row in functions.values() if row.boolean == boolean]
+    if depth == 0 or not draw(st.integers(0, depth)):
+        masks = [Call("lt", (X, Y)), Call("isnan", (X,)), Call("eq", (Y, Const(1)))]
+        return draw(st.sampled_from(masks) if boolean else st.sampled_from([X, Y]) | finite())
     row = draw(st.sampled_from(rows))
     args = [
         draw(
@@ -290,10 +292,12 @@ def expressions(
         )
         for at in range(row.arity)
     ]
+    if all(isinstance(arg, Const) for arg in args):
+        args[0] = draw(st.sampled_from([X, Y]))
     return Call(row.name, tuple(args))
 
 
-@given(expressions() | expressions(boolean=True))
+@given(expressions() | expressions(boolean=True) | st.booleans().map(Const))
 def test_json_round_trip(expr):
     text = json.dumps(to_json(expr), allow_nan=False)
     again = from_json(json.loads(text))
@@ -321,6 +325,7 @@ def nested(depth: int) -> object:
     [
         (["foo", 1], r"function='foo': is not a function of the table"),
         (["__import__", "os"], r"constant='os': is not a number"),
+        (["exp", 1], r"function='exp': is of constants alone; use its value instead"),
         (["exp"], r"takes 1 arguments, got 0"),
         (["exp", 1, 2], r"takes 1 arguments, got 2"),
         (["var", "a.b"], r"variable='a\.b': is not an identifier"),
@@ -330,8 +335,8 @@ def nested(depth: int) -> object:
         ("x", r"constant='x': is not a number"),
         (None, r"constant=None: is not a number"),
         ({"fn": "exp"}, r"constant=\{'fn': 'exp'\}: is not a number"),
-        (["where", 1, 2, 3], r"argument 0 is 1, not a boolean"),
-        (["exp", True], r"argument 0 is True, not a number"),
+        (["where", 1, ["var", "x"], 3], r"argument 0 is 1, not a boolean"),
+        (["add", True, ["var", "x"]], r"argument 0 is True, not a number"),
         (nested(64), r"is nested more than 64 levels deep"),
     ],
     ids=repr,

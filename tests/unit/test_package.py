@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import sysconfig
+import textwrap
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -63,9 +64,19 @@ def test_import_leaves_tools_alone(code: str):
 
 def test_public_names_resolve():
     assert all(getattr(tg, name) is not None for name in tg.__all__)
+    assert set(tg.__all__) == set(tg._HOMES)
     assert {"__version__", "Gemm", "build", "verify"} <= set(dir(tg))
     with pytest.raises(AttributeError, match="no attribute 'gemm'"):
         tg.gemm  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["verify", "reference"])
+def test_public_functions_win_over_modules_of_their_name(name: str):
+    code = f"import tilegen as tg, tilegen.verify, tilegen.reference; print(tg.{name}.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout == f"{name}\n"
 
 
 # --- the wheel --------------------------------------------------------------------------------
@@ -126,29 +137,34 @@ def test_support_page_is_up_to_date(update_golden: bool):
     assert page.read_text() == markdown(), "run `make docs`"
 
 
+README = ROOT / "README.md"
+
+
 def test_readme_shows_what_is_emitted(update_golden: bool):
     """The second block of README.md is part of what the first one prints."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    spec, emitted = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[:2]
+    spec, emitted = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[:2]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(spec, {})
     function = re.search(r" *@T\.prim_func\n.*?(?=\n    return )", printed.getvalue(), re.DOTALL)
     assert function
-    shown = f"{function[0].rstrip()}\n"
-    if update_golden:
-        readme.write_text(text.replace(emitted, shown))
-    else:
-        assert emitted == shown, "run `pytest --update-golden`"
+    same_in_readme(emitted, f"{function[0].rstrip()}\n", update_golden)
 
 
-def test_readme_shows_the_error_that_is_raised():
+def test_readme_shows_the_error_that_is_raised(update_golden: bool):
     schedule = tg.GemmSchedule(block_m=128, block_n=256, num_stages=6)
     spec = tg.Gemm(m=tg.dyn("m"), n=4096, k=1024, dtype="bfloat16", layout="nt")
     with pytest.raises(tg.LegalityError) as caught:
         tg.build(spec, target="sm_90a", schedule=schedule)
-    assert str(caught.value) in " ".join((ROOT / "README.md").read_text().split())
+    (shown,) = re.findall(r"```\n(\[[a-z-]+\] .*?)```", README.read_text(), re.DOTALL)
+    same_in_readme(shown, textwrap.fill(str(caught.value), 100) + "\n", update_golden)
+
+
+def same_in_readme(shown: str, true: str, update_golden: bool):
+    if update_golden:
+        README.write_text(README.read_text().replace(shown, true))
+    else:
+        assert shown == true, "run `pytest --update-golden`"
 
 
 def test_constraints_pin_every_dependency():

@@ -66,7 +66,10 @@ REFUSED = {
         r"fn='add\(x > 0, x > 1\)': is arithmetic",
     ),
     "neg-of-mask": (lambda x: -(x > 0), r"fn='neg\(x > 0\)': is arithmetic on booleans alone"),
-    "where-number": (lambda x: torch.where(x, x, 0.0), r"the condition x is not a comparison"),
+    "where-number": (
+        lambda x: torch.where(x, x, 0.0),
+        r"fn='where\(x, \.\.\.\)': the condition is a number",
+    ),
     "sort": (torch.sort, r"fn='torch\.sort': is not an elementwise function"),
     "softmax": (lambda x: x.softmax(0), r"fn='Tensor\.softmax': is not an elementwise function"),
     "functional": (lambda x: functional.softmax(x, 0), r"fn='torch\.nn\.functional\.softmax'"),
@@ -101,7 +104,7 @@ REFUSED = {
     "gelu": (lambda x: functional.gelu(x, approximate="fast"), r"approximate='fast' is neither"),
     "clamp": (lambda x: torch.clamp(x), r"fn='clamp': at least one of min and max must be given"),
     "missing": (lambda x: x.maximum(), r"fn='maximum': missing a required argument: 'other'"),
-    "softplus-by-value": (lambda x: functional.softplus(x, x), r"argument 1 is x, no constant"),
+    "softplus-by-value": (lambda x: functional.softplus(x, x), r"argument 1 is x, not a constant"),
     "to-double": (
         lambda x: x.to(torch.float64),
         r"fn='Tensor\.to\(torch\.float64\)': is not a type",
@@ -125,6 +128,7 @@ REFUSED = {
     "string": (lambda x: x + "1", r"fn=\"'1'\": an operand is neither"),
     "none": (lambda x: None, r"fn='None': the function's result is neither"),
     "tuple": (lambda x: (x, x), r"fn='\(x, x\)': the function's result is neither"),
+    "constants": (lambda x: torch.ones_like(x) * 2, r"fn='mul': is of constants alone"),
     "nan": (lambda x: x + math.nan, r"fn='nan': a NaN constant has no use in a kernel"),
     "overflow": (lambda x: x * 1e300, r"fn='1e\+300': does not fit in float32"),
     "error": (lambda x: x + undefined, r"raised NameError while it was traced: name 'undefined'"),  # noqa: F821
@@ -191,6 +195,15 @@ def test_constant_and_identity_functions():
     assert trace(lambda x: 3, "x") == Const(3)
     assert trace(lambda x: +x, "x") == X
     assert trace(lambda: 1.5) == Const(1.5)
+
+
+def test_boolean_constants_are_decided():
+    assert trace(lambda x: (x > 0) & True, "x") == Call("gt", (X, Const(0)))
+    assert trace(lambda x: (x > 0) | True, "x") == Const(True)
+    assert trace(lambda x: ~((x > 0) & False) & (x > 1), "x") == Call("gt", (X, Const(1)))
+    assert trace(lambda x: torch.where((x > 0) & False, x, 2 * x), "x") == Call(
+        "mul", (Const(2), X)
+    )
 
 
 def test_unset_branch_on_something_else_is_free():

@@ -15,6 +15,8 @@ from tilegen import __version__, console
 from tilegen.cli import references
 from tilegen.cli.door import FAILED, Door
 from tilegen.errors import VerificationError
+from tilegen.targets import Target
+from tilegen.targets import target as as_target
 
 if TYPE_CHECKING:
     from tilegen.program import Program
@@ -109,7 +111,7 @@ def check(
     """Run the kernel on the GPU and compare it with PyTorch; exits with 1 where it is wrong."""
     program = references.program(spec, target, schedule)
     asked = references.sizes(sizes)
-    _require_gpu()
+    _require_gpu(program.target)
     from tilegen.verify import verify
 
     try:
@@ -222,8 +224,11 @@ def _comment(rows: Iterable[tuple[str, object]]) -> str:
     return "".join(f"// {label}: {value}\n" for label, value in rows)
 
 
-def _require_gpu() -> None:
+def _require_gpu(target: Target) -> None:
     import torch
 
     if not torch.cuda.is_available():
         raise click.UsageError("there is no GPU here, and check runs the kernel on one")
+    here = as_target(None)
+    if here != target:
+        raise click.UsageError(f"the GPU here is {here.name}, the program is for {target.name}")

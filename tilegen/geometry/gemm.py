@@ -10,7 +10,8 @@ from attrs import evolve, frozen
 from tilegen.dims import Dyn, hint, size
 from tilegen.dtypes import DType
 from tilegen.epilogue import Segment, segments
-from tilegen.expr_print import to_torch
+from tilegen.expr import Expr
+from tilegen.expr_print import to_tilelang, to_torch
 from tilegen.geometry import warps
 from tilegen.schedules.fields import Rasterization
 from tilegen.schedules.gemm import GemmSchedule
@@ -196,8 +197,15 @@ class GemmGeometry:
     @property
     def calls_functional(self) -> bool:
         """Whether main() calls torch.nn.functional."""
-        steps = (step.value for segment in self.segments for step in segment.steps)
-        return any("functional." in to_torch(value, self.torch_names) for value in steps)
+        return any("functional." in to_torch(x, self.torch_names) for x in self._values)
+
+    def calls(self, function: str) -> bool:
+        """Return whether the chain prints a call of a TileLang function."""
+        return any(f"{function}(" in to_tilelang(x, self.names) for x in self._values)
+
+    @property
+    def _values(self) -> list[Expr]:
+        return [step.value for segment in self.segments for step in segment.steps]
 
     @property
     def symbols(self) -> tuple[tuple[str, str], ...]:

@@ -28,6 +28,15 @@ def _target(g: GemmGeometry) -> Iterator[Violation]:
         )
 
 
+    if g.target.kind == "hip" and g.calls("T.fast_rcp"):
+        yield Violation(
+            "epilogue",
+            g.spec.epilogue,
+            f"sigmoid, silu and tanh-gelu print as T.fast_rcp, which TileLang lacks on "
+            f"{g.target.name}",
+        )
+
+
 def _tile(g: GemmGeometry) -> Iterator[Violation]:
     s = g.schedule
     for name in ("block_m", "block_n", "block_k"):

@@ -1,0 +1,256 @@
+"""A compiled program, callable on torch tensors: checks, allocation, and the launch.
+
+A call whose tensors are all contiguous and aligned takes a short path: a few comparisons for each
+tensor. Any other call is routed once for each combination of shapes, strides and alignments, and
+the route is kept; a binary for other strides is compiled when it is first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import frozen
+
+from tilegen.compile import binary
+from tilegen.operands import Given, Reads, signature, torch_dtype
+from tilegen.results import results
+from tilegen.routes import (
+    MaybeTensors,
+    Route,
+    Shapes,
+    Tensors,
+    check_outputs,
+    in_place,
+    looks,
+    passed,
+    route,
+)
+
+if TYPE_CHECKING:
+    from tilegen.program import Program
+
+_KEPT = 1024  # routes and shapes remembered at once
+
+
+@frozen
+class Plan:
+    """What a call would do.
+
+    Attributes:
+        kernel: Name of the kernel.
+        access: For each operand and output, how the binary reads or writes it: ``dense``;
+            ``strided``, by run-time strides; or ``unaligned``, element by element.
+        copies: Inputs that are first copied, and outputs that are computed elsewhere and then
+            copied.
+        sizes: Dynamic sizes by name.
+        grid: The launch grid, or None where an output is empty and nothing is launched.
+    """
+
+    kernel: str
+    access: tuple[tuple[str, Reads], ...]
+    copies: tuple[str, ...]
+    sizes: tuple[tuple[str, int], ...]
+    grid: tuple[int, int, int] | None
+
+    def __str__(self) -> str:
+        grid = " x ".join(map(str, self.grid or ()))
+        sizes = "".join(f", {name}={size}" for name, size in self.sizes)
+        lines = [f"{self.kernel}: {f'grid {grid}' if grid else 'nothing is launched'}{sizes}"]
+        width = max(len(name) for name, _ in self.access)
+        for name, access in self.access:
+            lines.append(f"  {name:<{width}}  {access}{', copied' if name in self.copies else ''}")
+        return "\n".join(lines)
+
+
+class Kernel:
+    """A compiled program, called with one CUDA tensor for each operand.
+
+    It runs on the current stream of the tensors' device, never synchronizes, may be captured in
+    a CUDA graph and may be called from several threads. Strides and addresses are free: `plan`
+    tells what they cost. ``out`` may be the very tensor that is read as a full tile, such as the
+    residual; other memory must not be shared by an output and what the kernel reads.
+
+    Args:
+        program: The program; its ``access`` is worked out at each call.
+        force: Build the binary even if the cache has it.
+
+    Raises:
+        CompileError: There is no nvcc, or it or TileLang refuses the program.
+    """
+
+    def __init__(self, program: Program, *, force: bool = False) -> None:
+        self.program = program.with_access({}) if program.access else program
+        self._call = signature(program.spec, self.program.params)
+        self._dtypes = tuple(torch_dtype(slot.dtype) for slot in self._call.slots)
+        outputs = self._call.outputs
+        self._absent: MaybeTensors = (None,) * len(outputs)
+        self._result = results(self.program.name, tuple(output.name for output in outputs))
+        self._shapes: dict[tuple[int, ...], Shapes] = {}
+        self._devices: set[int] = set()
+        self._routes: dict[Any, Route] = {}
+        self._binaries: dict[tuple[tuple[str, Reads], ...], Callable[..., Any]] = {}
+        if all(0 not in output.shape for output in outputs):
+            self._binaries[()] = binary(self.program, force=force)
+
+    @property
+    def source(self) -> str:
+        """The emitted TileLang file."""
+        return self.program.source
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.program!r})"
+
+    def __call__(self, /, *operands: torch.Tensor, out: Given = None, **named: torch.Tensor) -> Any:
+        """Return the outputs: a tensor, or a named tuple of several, whose first is ``out``.
+
+        Args:
+            operands: The operands in the spec's order; any may be given by name instead.
+            out: Where to write: a tensor, or a mapping from output names to tensors; outputs
+                that are not given are allocated.
+            named: Operands by name.
+
+        Raises:
+            OperandError: A tensor does not fit; names it and says what would.
+        """
+        inputs = self._call.bind(operands, named)
+        given = self._absent if out is None else self._call.bind_outputs(out)
+        shapes = self._direct_shapes(inputs, given)
+        if shapes is None:
+            outputs = self._routed(inputs, given)
+        else:
+            outputs = self._allocated(given, shapes[len(inputs) :], inputs[0].device)
+            if out is not None:
+                check_outputs(self._call, inputs, given)
+            reads = [inputs[i] for i in self._call.reads]
+            _launch(self._binaries[()], inputs[0].get_device(), (*reads, *outputs))
+        if out is not None:
+            _mark_written(given)
+        return self._result(outputs)
+
+    def plan(self, /, *operands: torch.Tensor, out: Given = None, **named: torch.Tensor) -> Plan:
+        """Return what a call with these arguments would do, without doing it.
+
+        Raises:
+            OperandError: As the call would.
+        """
+        inputs = self._call.bind(operands, named)
+        given = self._absent if out is None else self._call.bind_outputs(out)
+        planned = route(self.program, self._call, inputs, given)
+        check_outputs(self._call, inputs, given, planned.placements)
+        names = [slot.name for slot in self._call.slots]
+        placed = list(zip(names, planned.placements, strict=True))
+        return Plan(
+            self.program.name,
+            tuple((name, placement.access) for name, placement in placed),
+            tuple(name for name, placement in placed if placement.copied),
+            tuple(planned.sizes.items()),
+            planned.grid,
+        )
+
+    def _direct_shapes(self, inputs: Tensors, given: MaybeTensors) -> Shapes | None:
+        """Return all shapes if every tensor is dense and sound, else None: nothing is decided."""
+        try:
+            sizes = tuple([inputs[i].shape[axis] for _, i, axis in self._call.owners])
+            shapes = self._shapes.get(sizes)
+            index = inputs[0].get_device()
+            if shapes is None or index not in self._devices:
+                return None
+            tensors: tuple[Any, ...] = inputs if given is self._absent else inputs + given
+            grad = torch.is_grad_enabled()
+            # Inputs come first in all three, and zip stops where outputs are not given.
+            for tensor, dtype, shape in zip(tensors, self._dtypes, shapes):  # noqa: B905
+                if (
+                    tensor.dtype is not dtype
+                    or tensor.shape != shape
+                    or not tensor.is_contiguous()
+                    or tensor.data_ptr() & 15
+                    or tensor.get_device() != index
+                    or not tensor.is_cuda
+                    or tensor.is_neg()
+                    or (grad and tensor.requires_grad)
+                ):
+                    return None
+        except (AttributeError, IndexError, RuntimeError):
+            return None
+        return shapes
+
+    def _routed(self, inputs: Tensors, given: MaybeTensors) -> list[torch.Tensor]:
+        """Return the outputs of a call, whatever its strides."""
+        taken = self._remembered(inputs, given)
+        count = len(inputs)
+        shapes, placements = taken.shapes[count:], taken.placements[count:]
+        check_outputs(self._call, inputs, given, taken.placements)
+        outputs = self._allocated(given, shapes, inputs[0].device)
+        if taken.grid is None:
+            return outputs
+        written = [
+            torch.empty(shape, dtype=output.dtype, device=output.device)
+            if placement.copied
+            else in_place(output, placement)
+            for output, placement, shape in zip(outputs, placements, shapes, strict=True)
+        ]
+        reads = [passed(inputs[i], taken.placements[i]) for i in self._call.reads]
+        _launch(self._binary(taken.access), inputs[0].get_device(), (*reads, *written))
+        for output, placement, tensor in zip(outputs, placements, written, strict=True):
+            if placement.copied:
+                output.copy_(tensor)
+        return outputs
+
+    def _allocated(
+        self, given: MaybeTensors, shapes: Sequence[tuple[int, ...]], device: torch.device
+    ) -> list[torch.Tensor]:
+        """Return the outputs, allocated where they are not given."""
+        dtypes = self._dtypes[-len(given) :]
+        return [
+            torch.empty(shape, dtype=dtype, device=device) if tensor is None else tensor
+            for tensor, shape, dtype in zip(given, shapes, dtypes, strict=True)
+        ]
+
+    def _remembered(self, inputs: Tensors, given: MaybeTensors) -> Route:
+        """Return the route of a call, kept for calls that look the same."""
+        grad = torch.is_grad_enabled()
+        try:
+            key = tuple([None if t is None else looks(t, grad) for t in inputs + given])
+        except (AttributeError, RuntimeError):  # not a tensor, or a sparse one: refused here
+            return route(self.program, self._call, inputs, given)
+        known = self._routes.get(key)
+        if known is not None:
+            return known
+        found = route(self.program, self._call, inputs, given)
+        if found.direct and found.grid is not None:
+            _keep(self._shapes, tuple(found.sizes.values()), found.shapes)
+            self._devices.add(inputs[0].get_device())
+        _keep(self._routes, key, found)
+        return found
+
+    def _binary(self, access: tuple[tuple[str, Reads], ...]) -> Callable[..., Any]:
+        """Return the binary for an access, compiled on first need: once, also among threads."""
+        found = self._binaries.get(access)
+        if found is None:
+            program = self.program.with_access(dict(access))  # pyright: ignore[reportArgumentType]
+            found = self._binaries[access] = binary(program)
+        return found
+
+
+def _keep(memo: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(memo) >= _KEPT:
+        memo.clear()
+    memo[key] = value
+
+
+def _launch(run: Callable[..., Any], index: int, tensors: Tensors) -> None:
+    """Call the binary with the tensors' device as the current one, which TileLang sets for good."""
+    if index == torch.cuda.current_device():
+        run(*tensors)
+        return
+    with torch.cuda.device(index):
+        run(*tensors)
+
+
+def _mark_written(tensors: MaybeTensors) -> None:
+    """Tell autograd that tensors were written, so that it refuses values saved before."""
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_inference():
+            torch.autograd.graph.increment_version(tensor)

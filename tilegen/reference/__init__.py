@@ -1,0 +1,49 @@
+"""The truth that kernels are judged by: what a spec stands for, by PyTorch's own operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from tilegen.families import family_of
+from tilegen.operands import check_shape, check_tensor, signature
+from tilegen.results import results
+
+
+def reference(spec: Any, /, *, dtype: torch.dtype = torch.float32, **operands: torch.Tensor) -> Any:
+    """Return the outputs of ``spec``: a tensor, or a named tuple of several, first ``out``.
+
+    Args:
+        spec: Such as ``tg.Gemm(...)``.
+        dtype: What is computed in, and the outputs' dtype: they are not rounded to the spec's.
+            A ``Cast`` in the chain, and each step where ``numerics="eager"``, does round.
+        operands: Every operand by name, of any dtype, strides and device.
+
+    Raises:
+        OperandError: An operand is missing or unknown, or has another shape than the spec's.
+    """
+    call = signature(spec)
+    tensors = call.bind((), operands)
+    for operand, tensor in zip(call.inputs, tensors, strict=True):
+        check_tensor(operand, tensor)
+    sizes = call.sizes(tensors)
+    for operand, tensor in zip(call.inputs, tensors, strict=True):
+        check_shape(operand, tensor, sizes)
+    outputs = family_of(spec).part("reference")(spec, operands, dtype)
+    names = tuple(output.name for output in call.outputs)
+    return results(f"{spec.family}_reference", names)([outputs[name] for name in names])
+
+
+def inputs(
+    spec: Any, sizes: Mapping[str, int], generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """Return random operands of ``spec`` by name, on the generator's device.
+
+    They are normal, scaled so that a rounding of intermediate values stays small against what a
+    wrong step would change.
+    """
+    module = import_module(f"{__name__}.{spec.family}")
+    return module.inputs(spec, sizes, generator)

@@ -1,0 +1,191 @@
+"""The route of a call: whether its tensors fit, and how each one reaches the kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import frozen
+
+from tilegen.errors import OperandError
+from tilegen.operands import (
+    Placement,
+    Reads,
+    Signature,
+    check,
+    check_shape,
+    check_tensor,
+    contiguous,
+    place,
+    place_new,
+    shape_of,
+    unit_inner,
+)
+from tilegen.overlap import check_output
+
+if TYPE_CHECKING:
+    from tilegen.program import Program
+    from tilegen.specs.operands import Operand
+
+Tensors = tuple[torch.Tensor, ...]
+MaybeTensors = tuple["torch.Tensor | None", ...]
+Shapes = tuple[tuple[int, ...], ...]
+
+_GRID_LIMITS = (2**31 - 1, 65535, 65535)
+_IN_PLACE = Placement("dense", False)
+
+
+@frozen(eq=False)
+class Route:
+    """How the tensors of a call reach the kernel.
+
+    Attributes:
+        placements: One for each input, then one for each output.
+        shapes: Likewise.
+        sizes: Dynamic sizes by name.
+        access: Names of what is not dense, with the access the binary is built for.
+        grid: The launch grid, or None where an output is empty and nothing is launched.
+    """
+
+    placements: tuple[Placement, ...]
+    shapes: Shapes
+    sizes: dict[str, int]
+    access: tuple[tuple[str, Reads], ...]
+    grid: tuple[int, int, int] | None
+
+    @property
+    def direct(self) -> bool:
+        """Whether every tensor is dense and used in place."""
+        return all(placement == _IN_PLACE for placement in self.placements)
+
+
+def route(program: Program, call: Signature, inputs: Tensors, given: MaybeTensors) -> Route:
+    """Return the route of a call.
+
+    Args:
+        program: What is called.
+        call: Its signature.
+        inputs: One value for each input, in order.
+        given: Preallocated outputs, None for those that are not.
+
+    Raises:
+        OperandError: A tensor does not fit; names it and says what would.
+    """
+    check_tensor(call.inputs[0], inputs[0])
+    pairs: list[tuple[Operand, torch.Tensor]] = [
+        (operand, tensor)
+        for operand, tensor in zip(call.slots, inputs + given, strict=True)
+        if tensor is not None
+    ]
+    for operand, tensor in pairs:
+        check(operand, tensor, inputs[0].device, call.names[0])
+    check_architecture(program, call, inputs[0])
+    sizes = call.sizes(inputs)
+    for operand, tensor in pairs:
+        check_shape(operand, tensor, sizes)
+    shapes = tuple(shape_of(slot, sizes) for slot in call.slots)
+    count = len(inputs)
+    placements = [
+        place(operand, tensor, is_output=False) if i in call.reads else _IN_PLACE
+        for i, (operand, tensor) in enumerate(zip(call.inputs, inputs, strict=True))
+    ]
+    placements += [
+        place_new(output, shape) if tensor is None else place(output, tensor, is_output=True)
+        for output, tensor, shape in zip(call.outputs, given, shapes[count:], strict=True)
+    ]
+    access: tuple[tuple[str, Reads], ...] = tuple(
+        (slot.name, placement.access)
+        for slot, placement in zip(call.slots, placements, strict=True)
+        if placement.access != "dense"
+    )
+    is_empty = any(0 in shape for shape in shapes[count:])
+    grid = None if is_empty else _grid(program, call, sizes)
+    return Route(tuple(placements), shapes, sizes, access, grid)
+
+
+def _grid(program: Program, call: Signature, sizes: dict[str, int]) -> tuple[int, int, int]:
+    grid = program.grid(sizes)
+    for axis, extent, limit in zip("xyz", grid, _GRID_LIMITS, strict=True):
+        if extent > limit:
+            dim, position, _ = call.owners[0]
+            raise OperandError(
+                call.names[position],
+                f"{dim}={sizes[dim.name]}: makes {extent} CTAs along grid axis {axis}, which takes "
+                f"{limit}; use larger tiles, or call the kernel on parts",
+            )
+    return grid
+
+
+def check_architecture(program: Program, call: Signature, tensor: torch.Tensor) -> None:
+    """Check that the program's target runs on the tensor's device.
+
+    Raises:
+        OperandError: It does not.
+    """
+    name = program.target.name
+    device = torch.cuda.get_device_capability(tensor.device)
+    found = re.fullmatch(r"sm_(\d+)(\d)(a?)", name)
+    built = (int(found[1]), int(found[2])) if found else (0, 0)
+    runs_on_later = found is not None and not found[3]
+    if built == device or (runs_on_later and built[0] == device[0] and built < device):
+        return
+    raise OperandError(
+        call.names[0],
+        f"device={tensor.device}: is sm_{device[0]}{device[1]}, and the kernel is built for "
+        f"{name}; build it with target=None while that device is current",
+    )
+
+
+def check_outputs(
+    call: Signature,
+    inputs: Tensors,
+    given: MaybeTensors,
+    placements: Sequence[Placement] | None = None,
+) -> None:
+    """Check that preallocated outputs share no memory that they must not share.
+
+    Args:
+        call: The signature.
+        inputs: The inputs.
+        given: The preallocated outputs.
+        placements: How they all reach the kernel; None is in place.
+
+    Raises:
+        OperandError: An output overlaps itself, an input or another output.
+    """
+    count = len(inputs)
+    copied = [placement.copied for placement in placements or ()] or [False] * len(call.slots)
+    reads = [(call.inputs[i], inputs[i]) for i in call.reads if not copied[i]]
+    written: list[tuple[Operand, torch.Tensor]] = []
+    for i, (output, tensor) in enumerate(zip(call.outputs, given, strict=True)):
+        if tensor is None or not tensor.numel():
+            continue
+        check_output(output, tensor, [] if copied[count + i] else reads, written, is_last=i == 0)
+        written.append((output, tensor))
+
+
+def looks(tensor: torch.Tensor, grad: bool) -> tuple[Any, ...]:
+    """Return all that the route of a call takes from one of its tensors."""
+    return (
+        tensor.dtype,
+        tensor.shape,
+        tensor.stride(),
+        tensor.data_ptr() & 15,
+        tensor.device,
+        tensor.is_neg(),
+        grad and tensor.requires_grad,
+    )
+
+
+def passed(tensor: torch.Tensor, placement: Placement) -> torch.Tensor:
+    """Return what the binary gets for an input: itself, a view with plain strides, or a copy."""
+    return contiguous(tensor) if placement.copied else in_place(tensor, placement)
+
+
+def in_place(tensor: torch.Tensor, placement: Placement) -> torch.Tensor:
+    """Return a tensor, or a view of the same elements whose strides the binary takes."""
+    if placement.access == "dense" or tensor.shape[-1] != 1 or tensor.stride(-1) == 1:
+        return tensor
+    return unit_inner(tensor)

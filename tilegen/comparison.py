@@ -27,7 +27,7 @@ _GUARD_ROWS = 256  # rows of the largest tile, by which a missing bound would ov
 _GUARD_LIMIT = 2**24
 
 
-@frozen
+@frozen(kw_only=True)
 class OutputReport:
     """How one output compares with the reference.
 
@@ -39,30 +39,30 @@ class OutputReport:
             rounding; with wrong elements, the largest error over what is allowed there.
         wrong: Number of wrong elements.
         unwritten: Number of elements that were not written.
+        deterministic: Whether a second run gave the same bits.
+        intact: Whether memory before and after the output was left alone.
         index: The first wrong element, or None.
         value: Its value.
         expected: Its reference, in float64.
         tolerance: The tolerance there, before the final rounding.
         low: The least sound value, in the output's dtype.
         high: The greatest sound value.
-        deterministic: Whether a second run gave the same bits.
-        intact: Whether memory before and after the output was left alone.
     """
 
     name: str
-    max_error: float
-    relative_error: float
-    worst_ratio: float
-    wrong: int
-    unwritten: int
-    index: tuple[int, ...] | None
-    value: float | None
-    expected: float | None
-    tolerance: float | None
-    low: float | None
-    high: float | None
-    deterministic: bool
-    intact: bool
+    max_error: float = 0.0
+    relative_error: float = 0.0
+    worst_ratio: float = 0.0
+    wrong: int = 0
+    unwritten: int = 0
+    deterministic: bool = True
+    intact: bool = True
+    index: tuple[int, ...] | None = None
+    value: float | None = None
+    expected: float | None = None
+    tolerance: float | None = None
+    low: float | None = None
+    high: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -169,7 +169,7 @@ def compare(
     actual = first.tensor
     intact = first.intact and second.intact
     if not actual.numel():
-        return OutputReport(name, 0.0, 0.0, 0.0, 0, 0, None, *[None] * 5, True, intact)
+        return OutputReport(name=name, intact=intact)
     kind, pattern = _POISON[actual.dtype]
     low = (expected - tolerance).to(actual.dtype).double()
     high = (expected + tolerance).to(actual.dtype).double()
@@ -188,7 +188,7 @@ def compare(
     norm = torch.where(both, expected, 0.0).norm()
     index, details = _first(~sound, actual, expected, tolerance, low, high)
     return OutputReport(
-        name,
+        name=name,
         max_error=float(finite.max()),
         relative_error=float(finite.norm() / norm) if norm else float(finite.norm()),
         worst_ratio=float(torch.where(sound, used, beyond).max()),

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Union
+from operator import index
+from typing import Any
 
 from attrs import field, frozen, validators
 
 from tilegen.errors import SpecError
+
+
+def _is_multiple(dyn: Any, attribute: object, value: int) -> None:
+    if value % dyn.multiple_of:
+        raise SpecError(
+            f"must be a multiple of multiple_of={dyn.multiple_of}",
+            rule="dim",
+            field="hint",
+            value=value,
+            hint=f"use {-(-value // dyn.multiple_of) * dyn.multiple_of}",
+        )
 
 
 @frozen
@@ -23,24 +35,13 @@ class Dyn:
 
     name: str = field(validator=validators.matches_re(r"[a-z][a-z0-9_]*"))
     multiple_of: int = field(default=1, kw_only=True, validator=validators.ge(1))
-    hint: int = field(default=4096, kw_only=True, validator=validators.ge(1))
-
-    @hint.validator
-    def _fits(self, attribute: object, value: int) -> None:
-        if value % self.multiple_of:
-            raise SpecError(
-                f"must be a multiple of multiple_of={self.multiple_of}",
-                rule="dim",
-                field="hint",
-                value=value,
-                hint=f"use {-(-value // self.multiple_of) * self.multiple_of}",
-            )
+    hint: int = field(default=4096, kw_only=True, validator=[validators.ge(1), _is_multiple])
 
     def __str__(self) -> str:
         return self.name
 
 
-Dim = Union[int, Dyn]
+Dim = int | Dyn
 
 
 def dyn(name: str, *, multiple_of: int = 1, hint: int | None = None) -> Dyn:
@@ -58,15 +59,17 @@ def dim(value: object) -> Dim:
     """
     if isinstance(value, Dyn):
         return value
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 0:
-        raise SpecError(
-            "is not a dimension",
-            rule="dim",
-            field="dim",
-            value=value,
-            hint='use an int >= 0 or tg.dyn("m")',
-        )
-    return value.__index__()
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
+        extent = index(value)  # pyright: ignore[reportArgumentType]
+        if extent >= 0:
+            return extent
+    raise SpecError(
+        "is not a dimension",
+        rule="dim",
+        field="dim",
+        value=value,
+        hint='use an int >= 0 or tg.dyn("m")',
+    )
 
 
 def size(dim: Dim, sizes: Mapping[str, int]) -> int:

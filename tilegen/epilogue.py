@@ -10,7 +10,7 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Callable
-from typing import Literal, Union
+from typing import Any, Literal
 
 from attrs import field, frozen, validators
 
@@ -42,6 +42,33 @@ def _finite(instance: object, attribute: object, value: float | None) -> None:
             rule="constant",
             field=getattr(attribute, "name", "value"),
             value=value,
+        )
+
+
+def _positive(instance: object, attribute: object, value: float) -> None:
+    if not value > 0:
+        raise SpecError("must be > 0", rule="constant", field="cap", value=value)
+
+
+def _reads_residual(instance: object, attribute: object, value: float) -> None:
+    if value == 0.0:
+        raise SpecError(
+            "would never read the residual",
+            rule="no-effect",
+            field="beta",
+            value=value,
+            hint="drop Residual, or give a beta other than 0",
+        )
+
+
+def _bounds(clamp: Any, attribute: object, value: float | None) -> None:
+    if clamp.min is None and value is None:
+        raise SpecError(
+            "without min and max clamps nothing",
+            rule="no-effect",
+            field="max",
+            value=None,
+            hint="give min, max or both",
         )
 
 
@@ -106,20 +133,9 @@ class Residual:
 
     __repr__ = compact_repr
 
-    beta: float = field(default=1.0, converter=float, validator=_finite)
+    beta: float = field(default=1.0, converter=float, validator=[_finite, _reads_residual])
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
     name: str = field(default="residual", validator=_identifier, kw_only=True)
-
-    @beta.validator
-    def _has_effect(self, attribute: object, value: float) -> None:
-        if value == 0.0:
-            raise SpecError(
-                "would never read the residual",
-                rule="no-effect",
-                field="beta",
-                value=value,
-                hint="drop Residual, or give a beta other than 0",
-            )
 
 
 @frozen(repr=False)
@@ -177,12 +193,7 @@ class Softcap:
 
     __repr__ = compact_repr
 
-    cap: float = field(converter=float, validator=_finite)
-
-    @cap.validator
-    def _positive(self, attribute: object, value: float) -> None:
-        if not value > 0:
-            raise SpecError("must be > 0", rule="constant", field="cap", value=value)
+    cap: float = field(converter=float, validator=[_finite, _positive])
 
 
 @frozen(repr=False)
@@ -192,18 +203,7 @@ class Clamp:
     __repr__ = compact_repr
 
     min: float | None = field(default=None, converter=_number, validator=_finite)
-    max: float | None = field(default=None, converter=_number, validator=_finite)
-
-    @max.validator
-    def _has_effect(self, attribute: object, value: float | None) -> None:
-        if self.min is None and value is None:
-            raise SpecError(
-                "without min and max clamps nothing",
-                rule="no-effect",
-                field="max",
-                value=None,
-                hint="give min, max or both",
-            )
+    max: float | None = field(default=None, converter=_number, validator=[_finite, _bounds])
 
 
 def _traced(fn: Callable[..., object] | Expr) -> Expr:
@@ -243,22 +243,22 @@ class Store:
     dtype: DType | None = field(default=None, converter=optional_dtype)
 
 
-EpilogueOp = Union[
-    Bias,
-    Scale,
-    Residual,
-    Multiply,
-    Relu,
-    Gelu,
-    Silu,
-    Sigmoid,
-    Tanh,
-    Softcap,
-    Clamp,
-    Map,
-    Cast,
-    Store,
-]
+EpilogueOp = (
+    Bias
+    | Scale
+    | Residual
+    | Multiply
+    | Relu
+    | Gelu
+    | Silu
+    | Sigmoid
+    | Tanh
+    | Softcap
+    | Clamp
+    | Map
+    | Cast
+    | Store
+)
 OPS: dict[str, type[EpilogueOp]] = {
     op.__name__: op
     for op in (
@@ -290,6 +290,12 @@ def operand_kind(op: EpilogueOp) -> Kind | None:
         if isinstance(op, Scale) and op.value is None:
             return "scalar"
     return None
+
+
+def operand_name(op: EpilogueOp) -> str:
+    """Return the name of the operand of ``op``, which has one."""
+    assert isinstance(op, (Bias, Scale, Residual, Multiply))
+    return op.name
 
 
 def operand_dtype(op: EpilogueOp, default: DType) -> DType:
@@ -345,9 +351,7 @@ class Segment:
     store: str
 
 
-def segments(
-    chain: tuple[EpilogueOp, ...], numerics: str, out_dtype: DType
-) -> tuple[Segment, ...]:
+def segments(chain: tuple[EpilogueOp, ...], numerics: str, out_dtype: DType) -> tuple[Segment, ...]:
     """Return the chain cut at its ``Store`` ops; the last segment ends in ``out``.
 
     With ``numerics="eager"`` the product and every step are rounded to ``out_dtype``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +30,7 @@ def _access(value: object) -> tuple[tuple[str, Access], ...]:
     return tuple(sorted(dict(value).items()))  # type: ignore[call-overload]
 
 
-def _canonical(schedule: Any, program: Program) -> Any:
+def _canonical(schedule: Any, program: Any) -> Any:
     unset = [a.name for a in fields(type(schedule)) if getattr(schedule, a.name) is UNSET]
     if unset:
         raise ScheduleError(
@@ -252,7 +252,7 @@ def nearest_legal(family: Family, geometry: Any) -> str:
     """Return the smallest change of the schedule that is legal, as ``try field=value`` text."""
     schedule = geometry.schedule
     options = {
-        name: sorted(values, key=lambda value, now=getattr(schedule, name): _distance(value, now))
+        name: sorted(values, key=partial(_distance, getattr(schedule, name)))
         for name, values in family.part("options").items()
     }
     for count in (1, 2):
@@ -266,5 +266,5 @@ def nearest_legal(family: Family, geometry: Any) -> str:
     return "no change of one or two schedule fields is legal"
 
 
-def _distance(value: object, now: object) -> int:
+def _distance(now: object, value: object) -> int:
     return abs(value - now) if isinstance(value, int) and isinstance(now, int) else 0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from tilegen.errors import RenderError
 from tilegen.epilogue import Step
+from tilegen.errors import RenderError
 from tilegen.expr_print import to_statements, to_torch_statements
 
 if TYPE_CHECKING:

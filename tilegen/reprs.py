@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from attrs import Factory, fields
+from attrs import fields
 
 
 def compact_repr(self: Any, hidden: Collection[str] = ()) -> str:
@@ -14,8 +14,7 @@ def compact_repr(self: Any, hidden: Collection[str] = ()) -> str:
     positional = True
     for attribute in fields(type(self)):
         value, default = getattr(self, attribute.name), attribute.default
-        at_default = not isinstance(default, Factory) and value == default and default is not None
-        if at_default or attribute.name in hidden or (default is None and value is None):
+        if value == default or attribute.name in hidden:
             positional = False
             continue
         by_position = positional and not attribute.kw_only

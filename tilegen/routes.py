@@ -74,10 +74,9 @@ def route(program: Program, call: Signature, inputs: Tensors, given: MaybeTensor
         OperandError: A tensor does not fit; names it and says what would.
     """
     check_tensor(call.inputs[0], inputs[0])
-    pairs: list[tuple[Operand, torch.Tensor]] = [
-        (operand, tensor)
-        for operand, tensor in zip(call.slots, inputs + given, strict=True)
-        if tensor is not None
+    pairs: list[tuple[Operand, torch.Tensor]] = [*zip(call.inputs, inputs, strict=True)]
+    pairs += [
+        (o, tensor) for o, tensor in zip(call.outputs, given, strict=True) if tensor is not None
     ]
     for operand, tensor in pairs:
         check(operand, tensor, inputs[0].device, call.names[0])

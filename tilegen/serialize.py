@@ -7,7 +7,11 @@ from functools import cache
 from typing import Any
 
 import cattrs
-from cattrs.errors import BaseValidationError, ForbiddenExtraKeysError, StructureHandlerNotFoundError
+from cattrs.errors import (
+    BaseValidationError,
+    ForbiddenExtraKeysError,
+    StructureHandlerNotFoundError,
+)
 from cattrs.strategies import configure_tagged_union
 
 from tilegen.dims import Dim, Dyn
@@ -59,7 +63,10 @@ def loads(text: str) -> Any:
         raise
     except _MALFORMED as error:
         raise SpecError(
-            f"is not JSON that tg.dumps wrote: {error!r}", rule="json", field="text", value=text[:80]
+            f"is not JSON that tg.dumps wrote: {error!r}",
+            rule="json",
+            field="text",
+            value=text[:80],
         ) from error
 
 
@@ -104,9 +111,7 @@ def _program(value: dict[str, Any]) -> Program:
 @cache
 def converter() -> cattrs.Converter:
     """Return the converter between tilegen's frozen data and plain JSON values; strict."""
-    made = cattrs.Converter(
-        omit_if_default=True, forbid_extra_keys=True, detailed_validation=False
-    )
+    made = cattrs.Converter(omit_if_default=True, forbid_extra_keys=True, detailed_validation=False)
     for exact in (int, str, bool):
         made.register_structure_hook(exact, _exactly)
     made.register_structure_hook(float, lambda value, _: value)  # checked by the field itself

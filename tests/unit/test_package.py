@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+import time
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -51,6 +52,18 @@ def cpu_ms(code: str, repeats: int = 9) -> float:
 @pytest.mark.parametrize(("code", "limit"), [("import tilegen", 60), (MAKE_GEMM, 120)])
 def test_import_is_quick(code: str, limit: float):
     assert cpu_ms(code) - cpu_ms("pass") < limit
+
+
+def test_build_and_render_are_quick():
+    def once() -> float:
+        start = time.process_time()
+        spec = tg.Gemm(m=4096, n=14336, k=4096, dtype="bfloat16", layout="nt")
+        source = tg.build(spec | tg.Bias() | tg.Gelu("tanh"), target="sm_90a").source
+        assert source
+        return (time.process_time() - start) * 1e3
+
+    once()
+    assert statistics.median(once() for _ in range(9)) < 5
 
 
 @pytest.mark.parametrize("code", ["import tilegen", MAKE_GEMM])

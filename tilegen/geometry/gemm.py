@@ -282,9 +282,7 @@ class GemmGeometry:
     def wgmma(self) -> bool:
         """Whether ``T.gemm`` becomes warpgroup MMA."""
         readable = self.spec.dtype.bits == 16 or self.spec.layout == "nt"
-        return warps.uses_wgmma(
-            self.target, self.schedule.block_m, self.schedule.threads, readable
-        )
+        return warps.uses_wgmma(self.target, self.schedule.block_m, self.schedule.threads, readable)
 
     @property
     def warps(self) -> tuple[int, int] | None:

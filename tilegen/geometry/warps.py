@@ -44,5 +44,6 @@ def partition(
         return min(legal)
     ideal = block_m / block_n
     return min(
-        legal, key=lambda mn: abs((block_m / (WARP_M * mn[0])) / (block_n / (WARP_N * mn[1])) - ideal)
+        legal,
+        key=lambda mn: abs((block_m / (WARP_M * mn[0])) / (block_n / (WARP_N * mn[1])) - ideal),
     )

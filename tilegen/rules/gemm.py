@@ -27,7 +27,6 @@ def _target(g: GemmGeometry) -> Iterator[Violation]:
             f"{g.target.name} has no asynchronous copy, so that deeper pipelines are stripped",
         )
 
-
     if g.target.kind == "hip" and g.calls("T.fast_rcp"):
         yield Violation(
             "epilogue",
@@ -164,7 +163,7 @@ def _swizzle(g: GemmGeometry) -> Iterator[Violation]:
             yield Violation(
                 "smem_swizzle",
                 swizzle,
-                f"wgmma and TMA on {g.target.name} read swizzled tiles; plain ones serve sm_80 only",
+                f"TMA and wgmma on {g.target.name} read swizzled tiles; plain ones serve sm_80",
             )
         return
     width = int(swizzle[:-1])
@@ -173,7 +172,7 @@ def _swizzle(g: GemmGeometry) -> Iterator[Violation]:
             yield Violation(
                 "smem_swizzle",
                 swizzle,
-                f"rows of the {name} tile are {row} B, which a {width}-byte swizzle does not divide",
+                f"rows of the {name} tile are {row} B: no multiple of {width} B",
             )
 
 
@@ -201,7 +200,11 @@ RULES = (
     Rule("target-variant", "What the target cannot run is refused.", _target),
     Rule("tma-box", "The copy engine moves boxes of at most 256 elements a side.", _tile),
     Rule("k-atom", "A block_k off the MMA depth drops part of k silently (H09a, H09b).", _k_atom),
-    Rule("warp-partition", "Every warp owns whole MMA tiles, or columns are lost (H08).", _warp_partition),
+    Rule(
+        "warp-partition",
+        "Every warp owns whole MMA tiles, or columns are lost (H08).",
+        _warp_partition,
+    ),
     Rule("n-atom", "Warpgroup MMA reads column-major b in units of 16 (H02).", _n_atom),
     Rule("threads", "TileLang adds a producer warpgroup and checks no limit (H18a).", _threads),
     Rule("trip-count", "Stages beyond the mainloop's trip count are waste.", _trip_count),

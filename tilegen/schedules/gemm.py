@@ -139,9 +139,7 @@ def candidates(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
             yield evolve(schedule, num_stages=num_stages)
 
 
-def _complete(
-    spec: Gemm, target: Target, tile: tuple[int, int, int, float]
-) -> GemmSchedule:
+def _complete(spec: Gemm, target: Target, tile: tuple[int, int, int, float]) -> GemmSchedule:
     block_m, block_n, threads, _ = tile
     block_k = default_block_k(spec, target, block_m * block_n)
     trips = max(1, ceil(spec.k / block_k))

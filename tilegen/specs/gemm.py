@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from attrs import Converter, evolve, field, frozen, validators
 
 from tilegen.dims import Dim, Dyn, dim, size
 from tilegen.dtypes import DType, dtype
-from tilegen.epilogue import OPS, Cast, EpilogueOp, Store, operand_dtype, operand_kind
+from tilegen.epilogue import OPS, Cast, EpilogueOp, Store, operand_dtype, operand_kind, operand_name
 from tilegen.errors import SpecError
 from tilegen.reprs import compact_repr
 from tilegen.specs.operands import Operand, check_names
@@ -31,14 +31,15 @@ def _static(value: object) -> int:
     return value
 
 
-def _out_dtype(value: object, spec: Gemm) -> DType:
+def _out_dtype(value: object, spec: Any) -> DType:
     return spec.dtype if value is None else dtype(value)
 
 
-def _chain(value: object, spec: Gemm) -> tuple[EpilogueOp, ...]:
+def _chain(value: object, spec: Any) -> tuple[EpilogueOp, ...]:
     """Return the chain in canonical form: identities dropped, default dtypes as None."""
-    ops = []
-    for op in value if isinstance(value, (tuple, list)) else (value,):
+    ops: list[EpilogueOp] = []
+    given: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    for op in given:
         if type(op) not in OPS.values():
             raise SpecError(
                 "is not an epilogue op",
@@ -60,7 +61,26 @@ def _chain(value: object, spec: Gemm) -> tuple[EpilogueOp, ...]:
     return tuple(ops)
 
 
-def _numerics(value: object, spec: Gemm) -> object:
+def _compute_fits(spec: Any, attribute: object, value: str | None) -> None:
+    wanted = "tf32" if spec.dtype == DType.float32 else None
+    if value == wanted:
+        return
+    reason = (
+        "float32 operands are multiplied by TF32 tensor cores, which read the upper 19 bits of "
+        "each value; say so by name"
+        if wanted
+        else f"has no effect on {spec.dtype} operands, which are multiplied exactly"
+    )
+    raise SpecError(
+        reason, rule="compute", field="compute", value=value, hint=f"use compute={wanted!r}"
+    )
+
+
+def _names_are_unique(spec: Any, attribute: object, value: object) -> None:
+    check_names(spec.operands + spec.outputs, {dyn.name for dyn in spec.dynamic})
+
+
+def _numerics(value: object, spec: Any) -> object:
     # Rounding to float32 changes nothing, so "eager" is "fused" there.
     return "fused" if value == "eager" and spec.out_dtype == DType.float32 else value
 
@@ -93,9 +113,9 @@ class Gemm:
     dtype: DType = field(converter=dtype)
     layout: Layout = field(default="nn", validator=validators.in_(("nn", "nt", "tn", "tt")))
     out_dtype: DType = field(default=None, converter=Converter(_out_dtype, takes_self=True))
-    compute: Literal["tf32"] | None = field(default=None)
+    compute: Literal["tf32"] | None = field(default=None, validator=_compute_fits)
     epilogue: tuple[EpilogueOp, ...] = field(
-        default=(), converter=Converter(_chain, takes_self=True)
+        default=(), converter=Converter(_chain, takes_self=True), validator=_names_are_unique
     )
     numerics: Literal["fused", "eager"] = field(
         default="fused",
@@ -107,25 +127,6 @@ class Gemm:
         # out_dtype is dtype unless given: what is equal prints alike.
         same = self.out_dtype == self.dtype
         return compact_repr(self, hidden={"out_dtype"} if same else set())
-
-    @compute.validator
-    def _compute_fits(self, attribute: object, value: str | None) -> None:
-        wanted = "tf32" if self.dtype == DType.float32 else None
-        if value == wanted:
-            return
-        reason = (
-            "float32 operands are multiplied by TF32 tensor cores, which read the upper 19 bits of "
-            "each value; say so by name"
-            if wanted
-            else f"has no effect on {self.dtype} operands, which are multiplied exactly"
-        )
-        raise SpecError(
-            reason, rule="compute", field="compute", value=value, hint=f"use compute={wanted!r}"
-        )
-
-    @epilogue.validator
-    def _names_are_unique(self, attribute: object, value: object) -> None:
-        check_names(self.operands + self.outputs, {dyn.name for dyn in self.dynamic})
 
     def __or__(self, op: EpilogueOp) -> Gemm:
         """Return this spec with ``op`` appended to its chain."""
@@ -148,7 +149,7 @@ class Gemm:
             "scalar": (1,),
         }
         chain = (
-            Operand(op.name, shapes[kind], operand_dtype(op, self.dtype), kind)
+            Operand(operand_name(op), shapes[kind], operand_dtype(op, self.dtype), kind)
             for op in self.epilogue
             if (kind := operand_kind(op))
         )

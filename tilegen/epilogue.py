@@ -365,8 +365,11 @@ def segments(chain: tuple[EpilogueOp, ...], numerics: str, out_dtype: DType) -> 
             done.append(Segment(tuple(steps), op.name))
             steps = []
             continue
-        value = step(op)
-        if eager and not isinstance(op, Cast):
-            value = Call(rounded, (value,))
-        steps.append(Step(type(op).__name__.lower(), value))
+        label, value = type(op).__name__.lower(), step(op)
+        if not eager or isinstance(op, Cast):
+            steps.append(Step(label, value))
+        elif isinstance(value, Const):
+            steps += [Step(label, value), Step("round", Call(rounded, (X,)))]
+        else:
+            steps.append(Step(label, Call(rounded, (value,))))
     return (*done, Segment(tuple(steps), "out"))

@@ -7,7 +7,7 @@ the route is kept; a binary for other strides is compiled when it is first neede
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +19,6 @@ from tilegen.results import results
 from tilegen.routes import (
     MaybeTensors,
     Route,
-    Shapes,
     Tensors,
     check_outputs,
     in_place,
@@ -83,11 +82,12 @@ class Kernel:
     def __init__(self, program: Program, *, force: bool = False) -> None:
         self.program = program.with_access({}) if program.access else program
         self._call = signature(program.spec, self.program.params)
+        self._reads_all = len(self._call.reads) == len(self._call.inputs)
         self._dtypes = tuple(torch_dtype(slot.dtype) for slot in self._call.slots)
         outputs = self._call.outputs
         self._absent: MaybeTensors = (None,) * len(outputs)
         self._result = results(self.program.name, tuple(output.name for output in outputs))
-        self._shapes: dict[tuple[int, ...], Shapes] = {}
+        self._direct_routes: dict[tuple[int, ...], Route] = {}
         self._devices: set[int] = set()
         self._routes: dict[Any, Route] = {}
         self._binaries: dict[tuple[tuple[str, Reads], ...], Callable[..., Any]] = {}
@@ -116,15 +116,8 @@ class Kernel:
         """
         inputs = self._call.bind(operands, named)
         given = self._absent if out is None else self._call.bind_outputs(out)
-        shapes = self._direct_shapes(inputs, given)
-        if shapes is None:
-            outputs = self._routed(inputs, given)
-        else:
-            outputs = self._allocated(given, shapes[len(inputs) :], inputs[0].device)
-            if out is not None:
-                check_outputs(self._call, inputs, given)
-            reads = [inputs[i] for i in self._call.reads]
-            _launch(self._binaries[()], inputs[0].get_device(), (*reads, *outputs))
+        path = self._direct_route(inputs, given)
+        outputs = self._routed(inputs, given) if path is None else self._direct(path, inputs, given)
         if out is not None:
             _mark_written(given)
         return self._result(outputs)
@@ -138,7 +131,7 @@ class Kernel:
         inputs = self._call.bind(operands, named)
         given = self._absent if out is None else self._call.bind_outputs(out)
         planned = route(self.program, self._call, inputs, given)
-        check_outputs(self._call, inputs, given, planned.placements)
+        check_outputs(self._call, planned, inputs, given)
         names = [slot.name for slot in self._call.slots]
         placed = list(zip(names, planned.placements, strict=True))
         return Plan(
@@ -149,63 +142,73 @@ class Kernel:
             planned.grid,
         )
 
-    def _direct_shapes(self, inputs: Tensors, given: MaybeTensors) -> Shapes | None:
-        """Return all shapes if every tensor is dense and sound, else None: nothing is decided."""
+    def _direct_route(self, inputs: Tensors, given: MaybeTensors) -> Route | None:
+        """Return the route if every tensor is dense and sound, else None: nothing is decided."""
         try:
             sizes = tuple([inputs[i].shape[axis] for _, i, axis in self._call.owners])
-            shapes = self._shapes.get(sizes)
+            path = self._direct_routes.get(sizes)
             index = inputs[0].get_device()
-            if shapes is None or index not in self._devices:
+            if path is None or index not in self._devices:
                 return None
             tensors: tuple[Any, ...] = inputs if given is self._absent else inputs + given
             grad = torch.is_grad_enabled()
             # Inputs come first in all three, and zip stops where outputs are not given.
-            for tensor, dtype, shape in zip(tensors, self._dtypes, shapes):  # noqa: B905
+            for tensor, dtype, shape in zip(tensors, self._dtypes, path.shapes):  # noqa: B905
                 if (
                     tensor.dtype is not dtype
                     or tensor.shape != shape
                     or not tensor.is_contiguous()
                     or tensor.data_ptr() & 15
                     or tensor.get_device() != index
-                    or not tensor.is_cuda
                     or tensor.is_neg()
                     or (grad and tensor.requires_grad)
                 ):
                     return None
         except (AttributeError, IndexError, RuntimeError):
             return None
-        return shapes
+        return path
+
+    def _direct(self, path: Route, inputs: Tensors, given: MaybeTensors) -> list[torch.Tensor]:
+        """Return the outputs of a call whose tensors are all dense."""
+        outputs = self._outputs(path, inputs, given)
+        reads = inputs if self._reads_all else [inputs[i] for i in self._call.reads]
+        _launch(self._binaries[()], inputs[0].get_device(), (*reads, *outputs))
+        return outputs
 
     def _routed(self, inputs: Tensors, given: MaybeTensors) -> list[torch.Tensor]:
         """Return the outputs of a call, whatever its strides."""
-        taken = self._remembered(inputs, given)
-        count = len(inputs)
-        shapes, placements = taken.shapes[count:], taken.placements[count:]
-        check_outputs(self._call, inputs, given, taken.placements)
-        outputs = self._allocated(given, shapes, inputs[0].device)
-        if taken.grid is None:
+        path = self._remembered(inputs, given)
+        placements = path.placements[len(inputs) :]
+        outputs = self._outputs(path, inputs, given)
+        if path.grid is None:
             return outputs
         written = [
-            torch.empty(shape, dtype=output.dtype, device=output.device)
+            torch.empty(output.shape, dtype=output.dtype, device=output.device)
             if placement.copied
             else in_place(output, placement)
-            for output, placement, shape in zip(outputs, placements, shapes, strict=True)
+            for output, placement in zip(outputs, placements, strict=True)
         ]
-        reads = [passed(inputs[i], taken.placements[i]) for i in self._call.reads]
-        _launch(self._binary(taken.access), inputs[0].get_device(), (*reads, *written))
+        reads = [passed(inputs[i], path.placements[i]) for i in self._call.reads]
+        _launch(self._binary(path.access), inputs[0].get_device(), (*reads, *written))
         for output, placement, tensor in zip(outputs, placements, written, strict=True):
             if placement.copied:
                 output.copy_(tensor)
         return outputs
 
-    def _allocated(
-        self, given: MaybeTensors, shapes: Sequence[tuple[int, ...]], device: torch.device
-    ) -> list[torch.Tensor]:
-        """Return the outputs, allocated where they are not given."""
-        dtypes = self._dtypes[-len(given) :]
+    def _outputs(self, path: Route, inputs: Tensors, given: MaybeTensors) -> list[torch.Tensor]:
+        """Return the outputs: given and checked, or allocated."""
+        device = inputs[0].device
+        if given is self._absent:
+            return [
+                torch.empty_strided(shape, strides, dtype=dtype, device=device)
+                for shape, strides, dtype in path.outputs
+            ]
+        check_outputs(self._call, path, inputs, given)
         return [
-            torch.empty(shape, dtype=dtype, device=device) if tensor is None else tensor
-            for tensor, shape, dtype in zip(given, shapes, dtypes, strict=True)
+            torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            if tensor is None
+            else tensor
+            for tensor, (shape, strides, dtype) in zip(given, path.outputs, strict=True)
         ]
 
     def _remembered(self, inputs: Tensors, given: MaybeTensors) -> Route:
@@ -219,8 +222,8 @@ class Kernel:
         if known is not None:
             return known
         found = route(self.program, self._call, inputs, given)
-        if found.direct and found.grid is not None:
-            _keep(self._shapes, tuple(found.sizes.values()), found.shapes)
+        if found.is_direct and found.grid is not None:
+            _keep(self._direct_routes, tuple(found.sizes.values()), found)
             self._devices.add(inputs[0].get_device())
         _keep(self._routes, key, found)
         return found

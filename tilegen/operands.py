@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from math import prod
 from typing import Any, Literal
 
 import torch
@@ -138,6 +139,12 @@ def signature(spec: Any, params: Container[Operand] | None = None) -> Signature:
 def shape_of(operand: Operand, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of an operand for the given dynamic sizes."""
     return tuple(sizes[dim.name] if isinstance(dim, Dyn) else dim for dim in operand.shape)
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor, as torch gives them."""
+    sizes = [max(size, 1) for size in shape]
+    return tuple(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
 
 
 def _text(shape: Sequence[Dim]) -> str:

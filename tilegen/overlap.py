@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from tilegen.errors import OperandError
-from tilegen.specs.operands import Operand
 
-
-def _extent(tensor: torch.Tensor) -> int:
-    """Return the bytes from a tensor's first element to the end of its last."""
+def extent(tensor: torch.Tensor) -> int:
+    """Return the bytes from a tensor's first element to the end of its last; 0 if it is empty."""
+    if not tensor.numel():
+        return 0
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     return (1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size()
 
@@ -26,10 +25,8 @@ def disjoint(a: torch.Tensor, b: torch.Tensor) -> bool:
 
     Column slices of one matrix are told apart.
     """
-    if not a.numel() or not b.numel():
-        return True
     start_a, start_b = a.data_ptr(), b.data_ptr()
-    if start_a + _extent(a) <= start_b or start_b + _extent(b) <= start_a:
+    if start_a + extent(a) <= start_b or start_b + extent(b) <= start_a:
         return True
     step = _row_step(a)
     if not step or step != _row_step(b):
@@ -50,46 +47,6 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return False
 
 
-def check_output(
-    output: Operand,
-    tensor: torch.Tensor,
-    inputs: list[tuple[Operand, torch.Tensor]],
-    outputs: list[tuple[Operand, torch.Tensor]],
-    *,
-    is_last: bool,
-) -> None:
-    """Check that writing an output spoils neither itself, nor an input, nor another output.
-
-    The output written last may be the very tensor that is read as a full tile (same address,
-    strides and dtype): each of its elements is read before it is written, by the same CTA.
-
-    Args:
-        output: The output.
-        tensor: Where it is written in place.
-        inputs: What the kernel reads in place.
-        outputs: The other outputs written in place.
-        is_last: Whether the kernel reads nothing of a tile after it has written this output's.
-
-    Raises:
-        OperandError: It would.
-    """
-    if overlaps_itself(tensor):
-        raise OperandError(
-            output.name,
-            f"strides={tuple(tensor.stride())}: address an element twice; pass a tensor of its own",
-        )
-    for operand, other in inputs:
-        in_place = is_last and operand.kind == "tile" and _same(tensor, other)
-        if not in_place and not disjoint(tensor, other):
-            raise _shared(output, operand)
-    for operand, other in outputs:
-        if not disjoint(tensor, other):
-            raise _shared(output, operand)
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+def same_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether each index names the same element, of the same dtype, in both."""
     return a.data_ptr() == b.data_ptr() and a.stride() == b.stride() and a.dtype == b.dtype
-
-
-def _shared(output: Operand, other: Operand) -> OperandError:
-    return OperandError(output.name, f"shares memory with {other.name}; pass a tensor of its own")

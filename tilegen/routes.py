@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,10 +20,12 @@ from tilegen.operands import (
     contiguous,
     place,
     place_new,
+    row_major,
     shape_of,
+    torch_dtype,
     unit_inner,
 )
-from tilegen.overlap import check_output
+from tilegen.overlap import disjoint, extent, overlaps_itself, same_elements
 
 if TYPE_CHECKING:
     from tilegen.program import Program
@@ -37,28 +39,34 @@ _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _IN_PLACE = Placement("dense", False)
 
 
-@frozen(eq=False)
+@frozen(eq=False, kw_only=True)
 class Route:
     """How the tensors of a call reach the kernel.
 
     Attributes:
         placements: One for each input, then one for each output.
+        in_place: Likewise, whether it is used without a copy.
         shapes: Likewise.
+        extents: Likewise, the bytes from its first element to the end of its last.
+        outputs: Shape, strides and dtype that each output is allocated with.
         sizes: Dynamic sizes by name.
         access: Names of what is not dense, with the access the binary is built for.
         grid: The launch grid, or None where an output is empty and nothing is launched.
     """
 
     placements: tuple[Placement, ...]
+    in_place: tuple[bool, ...]
     shapes: Shapes
+    extents: tuple[int, ...]
+    outputs: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
     sizes: dict[str, int]
     access: tuple[tuple[str, Reads], ...]
     grid: tuple[int, int, int] | None
 
     @property
-    def direct(self) -> bool:
+    def is_direct(self) -> bool:
         """Whether every tensor is dense and used in place."""
-        return all(placement == _IN_PLACE for placement in self.placements)
+        return not self.access and all(self.in_place)
 
 
 def route(program: Program, call: Signature, inputs: Tensors, given: MaybeTensors) -> Route:
@@ -84,6 +92,12 @@ def route(program: Program, call: Signature, inputs: Tensors, given: MaybeTensor
     sizes = call.sizes(inputs)
     for operand, tensor in pairs:
         check_shape(operand, tensor, sizes)
+        if operand in call.outputs and overlaps_itself(tensor):
+            raise OperandError(
+                operand.name,
+                f"strides={tuple(tensor.stride())}: address an element twice; pass a tensor of "
+                "its own",
+            )
     shapes = tuple(shape_of(slot, sizes) for slot in call.slots)
     count = len(inputs)
     placements = [
@@ -100,18 +114,32 @@ def route(program: Program, call: Signature, inputs: Tensors, given: MaybeTensor
         if placement.access != "dense"
     )
     is_empty = any(0 in shape for shape in shapes[count:])
-    grid = None if is_empty else _grid(program, call, sizes)
-    return Route(tuple(placements), shapes, sizes, access, grid)
+    return Route(
+        placements=tuple(placements),
+        in_place=tuple(not placement.copied for placement in placements),
+        shapes=shapes,
+        extents=tuple(
+            prod(shape) * slot.dtype.bytes if tensor is None else extent(tensor)
+            for slot, tensor, shape in zip(call.slots, inputs + given, shapes, strict=True)
+        ),
+        outputs=tuple(
+            (shape, row_major(shape), torch_dtype(output.dtype))
+            for output, shape in zip(call.outputs, shapes[count:], strict=True)
+        ),
+        sizes=sizes,
+        access=access,
+        grid=None if is_empty else _grid(program, call, sizes),
+    )
 
 
 def _grid(program: Program, call: Signature, sizes: dict[str, int]) -> tuple[int, int, int]:
     grid = program.grid(sizes)
-    for axis, extent, limit in zip("xyz", grid, _GRID_LIMITS, strict=True):
-        if extent > limit:
+    for axis, ctas, limit in zip("xyz", grid, _GRID_LIMITS, strict=True):
+        if ctas > limit:
             dim, position, _ = call.owners[0]
             raise OperandError(
                 call.names[position],
-                f"{dim}={sizes[dim.name]}: makes {extent} CTAs along grid axis {axis}, which takes "
+                f"{dim}={sizes[dim.name]}: makes {ctas} CTAs along grid axis {axis}, which takes "
                 f"{limit}; use larger tiles, or call the kernel on parts",
             )
     return grid
@@ -137,32 +165,47 @@ def check_architecture(program: Program, call: Signature, tensor: torch.Tensor) 
     )
 
 
-def check_outputs(
-    call: Signature,
-    inputs: Tensors,
-    given: MaybeTensors,
-    placements: Sequence[Placement] | None = None,
-) -> None:
+def check_outputs(call: Signature, path: Route, inputs: Tensors, given: MaybeTensors) -> None:
     """Check that preallocated outputs share no memory that they must not share.
+
+    The first output, which is written last, may be the very tensor that is read as a full tile:
+    each of its elements is read before it is written, by the same CTA.
 
     Args:
         call: The signature.
+        path: The route that the call takes.
         inputs: The inputs.
         given: The preallocated outputs.
-        placements: How they all reach the kernel; None is in place.
 
     Raises:
-        OperandError: An output overlaps itself, an input or another output.
+        OperandError: An output shares memory with what the kernel reads, or with another output.
     """
     count = len(inputs)
-    copied = [placement.copied for placement in placements or ()] or [False] * len(call.slots)
-    reads = [(call.inputs[i], inputs[i]) for i in call.reads if not copied[i]]
-    written: list[tuple[Operand, torch.Tensor]] = []
-    for i, (output, tensor) in enumerate(zip(call.outputs, given, strict=True)):
-        if tensor is None or not tensor.numel():
+    known = [(i, inputs[i], inputs[i].data_ptr()) for i in call.reads if path.in_place[i]]
+    for i, tensor in enumerate(given, start=count):
+        if tensor is None:
             continue
-        check_output(output, tensor, [] if copied[count + i] else reads, written, is_last=i == 0)
-        written.append((output, tensor))
+        start = tensor.data_ptr()
+        end = start + path.extents[i]
+        for j, other, other_start in known:
+            if other_start >= end or other_start + path.extents[j] <= start:
+                continue
+            operand = call.slots[j]
+            is_read = j < count
+            copied_later = is_read and not path.in_place[i]
+            overwritten = is_read and i == count and operand.kind == "tile"
+            if not copied_later and not (overwritten and same_elements(tensor, other)):
+                _check_disjoint(call.slots[i], tensor, operand, other)
+        known.append((i, tensor, start))
+
+
+def _check_disjoint(
+    output: Operand, tensor: torch.Tensor, operand: Operand, other: torch.Tensor
+) -> None:
+    if not disjoint(tensor, other):
+        raise OperandError(
+            output.name, f"shares memory with {operand.name}; pass a tensor of its own"
+        )
 
 
 def looks(tensor: torch.Tensor, grad: bool) -> tuple[Any, ...]:

@@ -24,6 +24,7 @@ from tilegen.torch_functions import FUNCTIONS, Function
 X, Y = Var("x"), Var("y")
 NAMES = {"x": "acc[i, j]", "y": 'T.cast(bias[j], "float32")'}
 INEXACT = {"sigmoid", "silu", "gelu_none", "gelu_tanh", "expm1", "elu", "cast_float32"}
+FP32_CONSTANTS = {"sigmoid", "silu", "gelu_none", "gelu_tanh"}
 # Which zero is the larger of -0.0 and 0.0 is left open, and a reciprocal would tell.
 TIES = {"minimum", "maximum", "clamp", "relu"}
 RECIPROCALS = {"div", "reciprocal", "rsqrt", "pow"}
@@ -136,6 +137,8 @@ def every_function() -> list[Expr]:
 def test_formula_agrees_with_torch_at_special_values(expr, dtype, rtol, atol):
     values = pairs(dtype)
     expected = evaluate(expr, values)
+    if expr.fn in FP32_CONSTANTS:  # whose rounding counts 150 times at x = -104
+        rtol = max(rtol, 150 * 2.0**-25)
     if expr.fn == "cast_float32":  # the kernel's values are float32 already
         rtol, atol = 1e-7, 1e-36
     if expr.fn.startswith("gelu"):  # torch's own value cancels where the function underflows
@@ -155,16 +158,16 @@ PRINTED = {
         " acc[i, j], 0.0)",
     ),
     "relu": (torch.relu, "T.if_then_else(acc[i, j] < 0.0, 0.0, acc[i, j])"),
-    "sigmoid": (torch.sigmoid, "T.fast_rcp(1.0 + T.exp2(acc[i, j] * -1.4426950408889634))"),
+    "sigmoid": (torch.sigmoid, "T.fast_rcp(1.0 + T.exp2(acc[i, j] * -1.442695))"),
     "silu": (
         functional.silu,
-        "acc[i, j] * T.fast_rcp(1.0 + T.exp2(acc[i, j] * -1.4426950408889634))",
+        "acc[i, j] * T.fast_rcp(1.0 + T.exp2(acc[i, j] * -1.442695))",
     ),
-    "gelu": (functional.gelu, "0.5 * acc[i, j] * (1.0 + T.erf(acc[i, j] * 0.7071067811865476))"),
+    "gelu": (functional.gelu, "0.5 * acc[i, j] * (1.0 + T.erf(acc[i, j] * 0.70710678))"),
     "gelu-tanh": (
         lambda x: functional.gelu(x, approximate="tanh"),
-        "acc[i, j] * T.fast_rcp(1.0 + T.exp2(acc[i, j] * (-2.302208198144325"
-        " - 0.1029432395800235 * (acc[i, j] * acc[i, j]))))",
+        "acc[i, j] * T.fast_rcp(1.0 + T.exp2(acc[i, j] * (-2.3022082"
+        " - 0.10294324 * (acc[i, j] * acc[i, j]))))",
     ),
     "square": (lambda x: x**2, "acc[i, j] * acc[i, j]"),
     "square-of-sum": (lambda x: (x + 1) ** 2, "T.pow(acc[i, j] + 1.0, 2)"),
@@ -200,7 +203,7 @@ def test_statements_bind_what_repeats():
     expr = trace(lambda x: functional.silu(x * 2 + 1) * (x * 2 + 1) ** 2, "x")
     assert to_statements(expr, {"x": ACC}) == (
         [("t0", "acc[i, j] * 2.0 + 1.0")],
-        "t0 * T.fast_rcp(1.0 + T.exp2(t0 * -1.4426950408889634)) * (t0 * t0)",
+        "t0 * T.fast_rcp(1.0 + T.exp2(t0 * -1.442695)) * (t0 * t0)",
     )
 
 

@@ -54,6 +54,10 @@ class GemmGeometry:
     def canonical(self) -> GemmSchedule:
         """The schedule with fields that have an equivalent default form set to it."""
         schedule = self.schedule
+        if not self.spec.k:  # no mainloop, whose fields then have no effect
+            schedule = evolve(
+                schedule, block_k=self.spec.dtype.mma_k, policy="square", smem_swizzle="auto"
+            )
         if schedule.variant == "cp_async" and not (self.target.tma and schedule.num_stages):
             schedule = evolve(schedule, variant="pipelined")
         if all(f"{auto_swizzle(row)}B" == schedule.smem_swizzle for row in self.shared_rows):
@@ -164,11 +168,27 @@ class GemmGeometry:
 
     def copy_options(self, name: str) -> tuple[tuple[str, object], ...]:
         """Return keyword arguments of the copy of a mainloop operand to shared memory."""
-        if self.schedule.variant == "cp_async":
-            return (("prefer_instruction", "cp_async"),)
+        options: list[tuple[str, object]] = []
         if self.target.tma and self.access_of(name) == "unaligned":
-            return (("disable_tma", True),)
-        return ()
+            options.append(("disable_tma", True))
+        elif self.schedule.variant == "cp_async":
+            options.append(("prefer_instruction", "cp_async"))
+        if self.loads_elements(name):
+            options.append(("coalesced_width", 1))
+        return tuple(options)
+
+    def loads_elements(self, name: str) -> bool:
+        """Return whether a mainloop operand is loaded one 16-bit element at a time.
+
+        Its rows are then not known to start on 4-byte boundaries, which cp.async needs at least.
+        TileLang finds that out too late for some tile shapes, and so has to be told.
+        """
+        if self.spec.dtype.bits != 16 or (self.pipelined and self.tma_load(name)):
+            return False
+        if self.access_of(name) != "dense":
+            return True
+        row = next(o for o in self.spec.operands if o.name == name).shape[1]
+        return (row.multiple_of if isinstance(row, Dyn) else row) % 2 != 0
 
     @property
     def swizzle_comment(self) -> str:
@@ -293,10 +313,14 @@ class GemmGeometry:
     @property
     def warp_specialized(self) -> bool:
         """Whether TileLang adds a producer warpgroup: a pipelined loop with a TMA copy."""
+        return self.pipelined and any(self.tma_load(name) for name in ("a", "b"))
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether the mainloop is a pipeline in which TileLang may use TMA."""
         s = self.schedule
-        tma_copy = any(self.tma_load(name) for name in ("a", "b"))
-        pipelined = s.variant == "pipelined" and s.num_stages > 0 and self.trips > 0
-        return self.target.tma and pipelined and tma_copy
+        loops = s.num_stages > 0 and self.trips > 0
+        return self.target.tma and s.variant == "pipelined" and loops
 
     def tma_load(self, name: str) -> bool:
         """Return whether rows of a mainloop operand can be copied by TMA."""

@@ -22,6 +22,8 @@ gpu: $(READY)
 
 docs: $(READY)
 	@$(BIN)/tilegen support > docs/support.md
+	@$(BIN)/python -c "from tilegen.rules.hazards import markdown; print(markdown(), end='')" \
+		> docs/hazards.md
 
 clean:
 	@rm -rf .venv build dist .pytest_cache .ruff_cache .hypothesis

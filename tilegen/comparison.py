@@ -93,7 +93,7 @@ class OutputReport:
 
 @frozen(eq=False)
 class Guarded:
-    """An output of NaNs inside a larger buffer of them."""
+    """An output of NaNs inside a larger buffer of them, ``guard`` elements from both ends."""
 
     tensor: torch.Tensor
     buffer: torch.Tensor
@@ -104,7 +104,7 @@ class Guarded:
         """Whether the buffer around the output still holds its pattern."""
         kind, pattern = _POISON[self.buffer.dtype]
         bits = self.buffer.view(kind)
-        before, after = bits[: self.guard], bits[self.guard + self.tensor.numel() :]
+        before, after = bits[: self.guard], bits[-self.guard :]
         return bool((before == pattern).all()) and bool((after == pattern).all())
 
 

@@ -63,6 +63,7 @@ _TORCH: dict[str, Form] = {
     "cast_float32": ("{0:atom}.to(torch.float32).double()", "atom"),
 }
 _MULTIPLIED_OUT = (2.0, 3.0, 4.0)
+_BRANCHES = ("where", "logical_and", "logical_or", "logical_not")
 
 
 def to_tilelang(expr: Expr, names: Mapping[str, str]) -> str:
@@ -88,14 +89,16 @@ def to_statements(
     """Return bindings ``(name, text)`` in order, and the text of ``expr`` that uses them.
 
     Numbers that the text would repeat are bound to names ``fresh`` and a count, none of which
-    occurs in ``names``; so are parts of texts longer than ``width``, as far as parts go. The final
-    text must be used before any variable changes.
+    occurs in ``names``; so are parts of texts longer than ``width``, as far as parts go, and
+    variables that conditions depend on: TileLang takes minutes to lower nested conditions on
+    buffer elements. The final text must be used before any variable changes.
 
     Raises:
         SpecError: A variable has no text.
     """
     uses: Counter[Expr] = Counter()
     _count(expr, uses)
+    branching = sum(isinstance(part, Call) and part.fn in _BRANCHES for part in uses) > 1
 
     def bound(longest: int) -> tuple[list[tuple[str, str]], str]:
         def text(part: Expr) -> Text:
@@ -103,8 +106,10 @@ def to_statements(
             if part in known:
                 return Text(known[part])
             printed = _tilelang(part, names, text, bind=True)
-            long = isinstance(part, Call) and part != root and len(printed.text) > longest
-            if not long and (uses[part] < 2 or not _bindable(part)):
+            long = not isinstance(part, Const) and part != root and len(printed.text) > longest
+            repeated = uses[part] > 1 and _bindable(part)
+            loaded = branching and isinstance(part, Var) and not printed.text.isidentifier()
+            if not (long or repeated or loaded):
                 return printed
             known[part] = next(unused)
             statements.append((known[part], printed.text))

@@ -65,6 +65,7 @@ class Program:
     schedule: Any = field(converter=Converter(_canonical, takes_self=True))
 
     def __attrs_post_init__(self) -> None:
+        self._check_access()
         for rule, violation in violations(self.family.part("rules"), self.geometry):
             raise LegalityError(
                 violation.message,
@@ -73,6 +74,20 @@ class Program:
                 value=violation.value,
                 hint=nearest_legal(self.family, self.geometry),
             )
+
+    def _check_access(self) -> None:
+        served = {"mainloop": ("strided", "unaligned"), "scalar": ()}
+        kinds = {operand.name: served.get(operand.kind, ("strided",)) for operand in self.params}
+        kinds |= {output.name: ("strided", "unaligned") for output in self.spec.outputs}
+        for name, access in self.access:
+            if access not in kinds.get(name, ()):
+                raise LegalityError(
+                    "is not an access of that operand",
+                    rule="access",
+                    field="access",
+                    value={name: access},
+                    hint=f"use one of {kinds}",
+                )
 
     def __repr__(self) -> str:
         access = f", access={dict(self.access)!r}" if self.access else ""

@@ -81,23 +81,7 @@ def route(program: Program, call: Signature, inputs: Tensors, given: MaybeTensor
     Raises:
         OperandError: A tensor does not fit; names it and says what would.
     """
-    check_tensor(call.inputs[0], inputs[0])
-    pairs: list[tuple[Operand, torch.Tensor]] = [*zip(call.inputs, inputs, strict=True)]
-    pairs += [
-        (o, tensor) for o, tensor in zip(call.outputs, given, strict=True) if tensor is not None
-    ]
-    for operand, tensor in pairs:
-        check(operand, tensor, inputs[0].device, call.names[0])
-    check_architecture(program, call, inputs[0])
-    sizes = call.sizes(inputs)
-    for operand, tensor in pairs:
-        check_shape(operand, tensor, sizes)
-        if operand in call.outputs and overlaps_itself(tensor):
-            raise OperandError(
-                operand.name,
-                f"strides={tuple(tensor.stride())}: address an element twice; pass a tensor of "
-                "its own",
-            )
+    sizes = _checked_sizes(program, call, inputs, given)
     shapes = tuple(shape_of(slot, sizes) for slot in call.slots)
     count = len(inputs)
     placements = [
@@ -130,6 +114,30 @@ def route(program: Program, call: Signature, inputs: Tensors, given: MaybeTensor
         access=access,
         grid=None if is_empty else _grid(program, call, sizes),
     )
+
+
+def _checked_sizes(
+    program: Program, call: Signature, inputs: Tensors, given: MaybeTensors
+) -> dict[str, int]:
+    """Return the dynamic sizes of a call whose tensors all fit; else raise an OperandError."""
+    check_tensor(call.inputs[0], inputs[0])
+    pairs: list[tuple[Operand, torch.Tensor]] = [*zip(call.inputs, inputs, strict=True)]
+    pairs += [
+        (o, tensor) for o, tensor in zip(call.outputs, given, strict=True) if tensor is not None
+    ]
+    for operand, tensor in pairs:
+        check(operand, tensor, inputs[0].device, call.names[0])
+    check_architecture(program, call, inputs[0])
+    sizes = call.sizes(inputs)
+    for operand, tensor in pairs:
+        check_shape(operand, tensor, sizes)
+        if operand in call.outputs and overlaps_itself(tensor):
+            raise OperandError(
+                operand.name,
+                f"strides={tuple(tensor.stride())}: address an element twice; pass a tensor of "
+                "its own",
+            )
+    return sizes
 
 
 def _grid(program: Program, call: Signature, sizes: dict[str, int]) -> tuple[int, int, int]:

@@ -7,11 +7,7 @@ from functools import cache
 from typing import Any
 
 import cattrs
-from cattrs.errors import (
-    BaseValidationError,
-    ForbiddenExtraKeysError,
-    StructureHandlerNotFoundError,
-)
+from cattrs.errors import CattrsError
 from cattrs.strategies import configure_tagged_union
 
 from tilegen.dims import Dim, Dyn
@@ -70,14 +66,7 @@ def loads(text: str) -> Any:
         ) from error
 
 
-_MALFORMED = (
-    KeyError,
-    TypeError,
-    ValueError,
-    BaseValidationError,
-    ForbiddenExtraKeysError,
-    StructureHandlerNotFoundError,
-)
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, CattrsError)
 
 
 @cache
@@ -99,6 +88,9 @@ def _plain(value: Any) -> Any:
 
 
 def _program(value: dict[str, Any]) -> Program:
+    unknown = set(value) - {"family", "spec", "schedule", "target", "access"}
+    if unknown:
+        raise KeyError(*unknown)
     family = FAMILIES[value["family"]]
     return Program(
         spec=converter().structure(value["spec"], family.part("spec")),

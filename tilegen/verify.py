@@ -101,7 +101,17 @@ def verify(
     """
     if on != "gpu":
         raise SpecError("is no place to run", rule="on", field="on", value=on, hint='use "gpu"')
-    if target is not None and isinstance(subject, (Program, Kernel)):
+    kernel = _kernel(subject, target)
+    report = judge(kernel, sizes or {}, operands or {}, seed, torch.device("cuda"))
+    if not report.ok:
+        faults = "; ".join(fault for output in report.outputs for fault in output.faults())
+        raise VerificationError(f"{report.kernel}: {faults}\n  repro: {report.repro}", report)
+    return report
+
+
+def _kernel(subject: Any, target: str | Target | None) -> Kernel:
+    """Return the kernel of a spec, a program or a kernel."""
+    if isinstance(subject, (Program, Kernel)) and target is not None:
         raise SpecError(
             "has no effect on what is built already",
             rule="no-effect",
@@ -111,14 +121,9 @@ def verify(
         )
     if not torch.cuda.is_available():
         raise TilegenError("verify runs the kernel, and there is no GPU that torch can use")
-    if not isinstance(subject, (Program, Kernel)):
-        subject = build(subject, target=target)
-    kernel = subject if isinstance(subject, Kernel) else Kernel(subject)
-    report = judge(kernel, sizes or {}, operands or {}, seed, torch.device("cuda"))
-    if not report.ok:
-        faults = "; ".join(fault for output in report.outputs for fault in output.faults())
-        raise VerificationError(f"{report.kernel}: {faults}\n  repro: {report.repro}", report)
-    return report
+    if isinstance(subject, Kernel):
+        return subject
+    return Kernel(subject if isinstance(subject, Program) else build(subject, target=target))
 
 
 def judge(

@@ -16,8 +16,10 @@ PLAIN = st.recursive(
     | st.integers()
     | st.floats()
     | st.sampled_from(("m", "float16", "nn", "inf", "-inf", "add", "var", "x", "__import__", "")),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(("op", "name", "kind", "value", "fn")), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(("op", "name", "kind", "value", "fn")), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 

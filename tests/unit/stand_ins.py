@@ -6,6 +6,8 @@ from attrs import evolve
 from tilegen.epilogue import segments
 from tilegen.reference.expr import evaluate
 
+torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
+
 
 def cut(tensor):
     """Return fp32 values as TF32 tensor cores read them."""

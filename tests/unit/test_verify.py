@@ -67,7 +67,7 @@ MAGNITUDES = {
 
 @pytest.mark.parametrize("change", MAGNITUDES.values(), ids=MAGNITUDES)
 @pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("chain", ["none", "bias_gelu_store", "silu_multiply"])
+@pytest.mark.parametrize("chain", ["bias_gelu_store", "silu_multiply"])
 def test_fp32_arithmetic_is_sound_at_any_magnitude(change, dtypes, chain):
     spec = evolve(BASE, **dtypes, epilogue=CHAINS[chain])
     operands = {name: change(t.float()).to(t.dtype) for name, t in drawn(spec).items()}

@@ -168,14 +168,14 @@ class GemmGeometry:
 
     def copy_options(self, name: str) -> tuple[tuple[str, object], ...]:
         """Return keyword arguments of the copy of a mainloop operand to shared memory."""
-        options: list[tuple[str, object]] = []
-        if self.target.tma and self.access_of(name) == "unaligned":
-            options.append(("disable_tma", True))
-        elif self.schedule.variant == "cp_async":
-            options.append(("prefer_instruction", "cp_async"))
+        no_tma = (("disable_tma", True),) if self.target.tma else ()
         if self.loads_elements(name):
-            options.append(("coalesced_width", 1))
-        return tuple(options)
+            return (*no_tma, ("coalesced_width", 1))
+        if self.access_of(name) == "unaligned":
+            return no_tma
+        if self.schedule.variant == "cp_async":
+            return (("prefer_instruction", "cp_async"),)
+        return ()
 
     def loads_elements(self, name: str) -> bool:
         """Return whether a mainloop operand is loaded one 16-bit element at a time.

@@ -1,0 +1,78 @@
+"""GEMM: out = a @ b -> Relu
+
+Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
+
+  a    (127, 1000) float16
+  b    (1000, 129) float16
+  out  (127, 129) float16
+spec: Gemm(m=127, n=129, k=1000, dtype='float16', epilogue=(Relu(),))
+schedule: GemmSchedule(block_m=64, block_n=16, block_k=64, num_stages=5, threads=128,
+          policy='square', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
+          variant='pipelined')
+"""
+
+import tilelang
+import tilelang.language as T
+import torch
+
+M, N, K = 127, 129, 1000
+BLOCK_M, BLOCK_N, BLOCK_K = 64, 16, 64
+
+
+def build():
+    """Return the kernel as a TileLang PrimFunc of (a, b, out)."""
+
+    @T.prim_func
+    def gemm_nn_float16_relu(
+        a: T.Tensor((M, K), "float16"),
+        b: T.Tensor((K, N), "float16"),
+        out: T.Tensor((M, N), "float16"),
+    ):
+        with T.Kernel(T.ceildiv(N, BLOCK_N), T.ceildiv(M, BLOCK_M), threads=128) as (bn, bm):
+            a_shared = T.alloc_shared((BLOCK_M, BLOCK_K), "float16")
+            b_shared = T.alloc_shared((BLOCK_K, BLOCK_N), "float16")
+            acc = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
+            out_shared = T.alloc_shared((BLOCK_M, BLOCK_N), "float16")
+
+            T.clear(acc)
+            for ko in T.Pipelined(T.ceildiv(K, BLOCK_K), num_stages=5):
+                T.copy(a[bm * BLOCK_M, ko * BLOCK_K], a_shared)
+                T.copy(b[ko * BLOCK_K, bn * BLOCK_N], b_shared, coalesced_width=1)
+                T.gemm(
+                    a_shared,
+                    b_shared,
+                    acc,
+                    policy=T.GemmWarpPolicy.Square,
+                )
+
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                x = acc[i, j]
+                acc[i, j] = T.if_then_else(x < 0.0, 0.0, x)
+            T.copy(acc, out_shared)
+            T.copy(out_shared, out[bm * BLOCK_M, bn * BLOCK_N])
+
+    return gemm_nn_float16_relu
+
+
+def main():
+    """Compare the kernel with torch in float64 on random operands, where there is a GPU."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was checked")
+        return
+    torch.manual_seed(0)
+    a = torch.randn(M, K, device="cuda").to(torch.float16)
+    b = torch.randn(K, N, device="cuda").to(torch.float16)
+    out = torch.full((M, N), torch.nan, device="cuda").to(torch.float16)
+
+    kernel = tilelang.compile(build(), target={"arch": "sm_90a", "kind": "cuda"})
+    kernel(a, b, out)
+
+    x = a.double() @ b.double()
+    x = torch.relu(x)
+    error = (out.double() - x).norm() / x.norm()
+    print(f"out: relative error {error:.1e}")
+    assert error < 1e-2, "out differs from torch"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Flip any field: the emitted program changes, or both were equal, or it is refused by name."""
+
+import ast
+
+import attrs
+import pytest
+from attrs import evolve
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+import tilegen as tg
+from tilegen.epilogue import OPS
+from tilegen.errors import RefusedError
+from tilegen.families import FAMILIES
+from tilegen.strategies import (
+    accesses,
+    chains,
+    dyns,
+    epilogue_ops,
+    gemm_specs,
+    legal_programs,
+    rasterizations,
+    sample,
+    schedules,
+    specs,
+)
+from tilegen.targets import TARGETS
+
+# What a program is made of, and a strategy that varies every field of it.
+DONORS = {
+    tg.Dyn: dyns(),
+    tg.Rasterization: rasterizations().filter(lambda value: value is not None),
+    **{op: epilogue_ops(op) for op in OPS.values()},
+    **{family.part("spec"): specs(name) for name, family in FAMILIES.items()},
+    **{
+        family.part("schedule"): schedules(name, complete=True) for name, family in FAMILIES.items()
+    },
+}
+FIELDS = [(kind, field.name) for kind in DONORS for field in attrs.fields(kind)]
+IDS = [f"{kind.__name__}.{name}" for kind, name in FIELDS]
+SIZES = st.sampled_from((64, 127, 128, 512))
+# Fields whose flip alone is always refused or normalised, and why.
+NEVER_CHANGE = {(tg.Gemm, "compute"): "one value for each dtype: tf32 for float32, else None"}
+
+
+def test_every_class_of_a_program_has_a_donor():
+    found = set()
+    for program in sample(legal_programs(spec=gemm_specs(epilogue=chains(3, 6))), 30):
+        found |= {type(node) for _, node in nodes(program)}
+    assert found == {*DONORS, tg.Program}
+
+
+def nodes(value, path=()):
+    """Yield (path, node) of the attrs values that a program is made of, expressions left whole."""
+    if isinstance(value, tuple):
+        for place, item in enumerate(value):
+            yield from nodes(item, (*path, place))
+    elif attrs.has(type(value)) and type(value) in {*DONORS, tg.Program}:
+        yield path, value
+        for field in attrs.fields(type(value)):
+            yield from nodes(getattr(value, field.name), (*path, field.name))
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=IDS)
+def test_strategies_vary_every_field(kind, name):
+    profile = settings(max_examples=200, database=None, phases=[Phase.generate])
+    two = st.tuples(DONORS[kind], DONORS[kind])
+    find(two, lambda pair: getattr(pair[0], name) != getattr(pair[1], name), settings=profile)
+
+
+def programs_with(kind):
+    """Return a strategy of legal programs that hold a value of the class ``kind``."""
+    epilogue = chains(0, 2)
+    if kind in OPS.values():
+        epilogue = chains(1, 1, ops=epilogue_ops(kind)).map(lambda chain: (*chain, tg.Relu()))
+    m = dyns() if kind is tg.Dyn else SIZES | dyns()
+    k = SIZES | st.just(0)
+    return legal_programs(spec=gemm_specs(m=m, n=SIZES, k=k, epilogue=epilogue))
+
+
+def replaced(value, path, new):
+    """Return ``value`` with the node at ``path`` replaced by ``new``, built anew on the way up."""
+    if not path:
+        return new
+    first, *rest = path
+    if isinstance(first, int):
+        return tuple(replaced(v, rest, new) if i == first else v for i, v in enumerate(value))
+    return evolve(value, **{first: replaced(getattr(value, first), rest, new)})
+
+
+def code(program):
+    """Return the emitted file without docstrings and comments."""
+    tree = ast.parse(program.source)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return ast.dump(tree)
+
+
+def flipped(program, path, node, name, other):
+    """Return the program with one field changed, or the RefusedError that says it may not be.
+
+    A changed spec for which the schedule is not legal any more gets its default one.
+    """
+    try:
+        changed = evolve(node, **{name: other})
+        try:
+            return replaced(program, path, changed)
+        except tg.LegalityError:
+            if path[0] != "spec":
+                raise
+            program = tg.build(program.spec, target=program.target).with_access(program.access)
+            return replaced(program, path, changed)
+    except RefusedError as error:
+        return error
+
+
+def check(before, after):
+    if isinstance(after, RefusedError):
+        assert after.rule
+        assert after.field
+        assert after.field in str(after)
+        return "refused"
+    if after == before:
+        assert after.source == before.source
+        assert after.digest == before.digest
+        return "normalised"
+    assert code(after) != code(before), f"{before}\nand\n{after}\nemit the same code"
+    assert after.digest != before.digest
+    return "changed"
+
+
+@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=IDS)
+def test_a_flipped_field_is_seen(kind, name):
+    outcomes = []
+
+    @settings(max_examples=max(10, settings().max_examples // 4))
+    @given(programs_with(kind), DONORS[kind], st.data())
+    def flip(program, donor, data):
+        places = [(path, node) for path, node in nodes(program) if type(node) is kind]
+        if not places:  # dropped by canonical form, or no rasterization
+            return
+        path, node = data.draw(st.sampled_from(places))
+        after = flipped(program, path, node, name, getattr(donor, name))
+        outcomes.append(check(program, after))
+
+    flip()
+    assert ("changed" in outcomes) != ((kind, name) in NEVER_CHANGE)
+
+
+@given(legal_programs(), st.sampled_from(sorted(TARGETS)))
+def test_a_flipped_target_is_seen(program, target):
+    try:
+        after = evolve(program, target=target)
+    except RefusedError as error:
+        after = error
+    check(program, after)
+
+
+@given(legal_programs(), st.data())
+def test_a_flipped_access_is_seen(program, data):
+    access = data.draw(accesses(program.spec))
+    try:
+        after = evolve(program, access=access)
+    except RefusedError as error:
+        after = error
+    check(program, after)
+
+
+@given(legal_programs(spec=gemm_specs(epilogue=chains(2, 4))), st.data())
+def test_another_order_of_the_chain_is_seen(program, data):
+    spec = program.spec
+    order = data.draw(st.permutations(range(len(spec.epilogue))))
+    chain = tuple(spec.epilogue[place] for place in order)
+    check(program, evolve(program, spec=evolve(spec, epilogue=chain)))

@@ -252,7 +252,8 @@ def _torch(expr: Expr, names: Mapping[str, str], text: Callable[[Expr], Text]) -
     form = INFIX.get(expr.fn) or _TORCH.get(expr.fn)
     if form:
         return fill(form, *args)
-    if expr.fn in ("maximum", "minimum"):
+    bounded_by_tensor = expr.fn == "clamp" and not all(isinstance(b, Const) for b in expr.args[1:])
+    if expr.fn in ("maximum", "minimum") or bounded_by_tensor:
         args = [_tensor(*pair) for pair in zip(expr.args, args, strict=True)]
     texts = list(map(format, args))
     if expr.fn == "clamp":

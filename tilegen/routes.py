@@ -36,7 +36,6 @@ MaybeTensors = tuple["torch.Tensor | None", ...]
 Shapes = tuple[tuple[int, ...], ...]
 
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)
-_IN_PLACE = Placement("dense", False)
 
 
 @frozen(eq=False, kw_only=True)
@@ -85,8 +84,8 @@ def route(program: Program, call: Signature, inputs: Tensors, given: MaybeTensor
     shapes = tuple(shape_of(slot, sizes) for slot in call.slots)
     count = len(inputs)
     placements = [
-        place(operand, tensor, is_output=False) if i in call.reads else _IN_PLACE
-        for i, (operand, tensor) in enumerate(zip(call.inputs, inputs, strict=True))
+        place(operand, tensor, is_output=False)
+        for operand, tensor in zip(call.inputs, inputs, strict=True)
     ]
     placements += [
         place_new(output, shape) if tensor is None else place(output, tensor, is_output=True)

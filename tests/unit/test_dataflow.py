@@ -402,3 +402,24 @@ def test_code_outside_of_a_prim_func_is_not_read():
 def test_text_that_is_not_python_is_refused():
     with pytest.raises(SyntaxError):
         check_dataflow("def (")
+
+
+def test_a_read_after_a_store_of_the_same_parallel_body_is_named():
+    body = (
+        "for i, j in T.Parallel(64, 64):\n"
+        "    acc[i, j] = acc[i, j] + bias[j]\n"
+        "    acc[i, j] = acc[i, j] * 2.0"
+    )
+    (found,) = lint_source(source(body))
+    assert (found.rule, found.buffer) == ("stale-read", "acc")
+
+
+def test_one_store_a_parallel_body_reads_freely():
+    body = (
+        "for i, j in T.Parallel(64, 64):\n"
+        "    x = acc[i, j]\n"
+        "    acc[i, j] = x * x + acc[i, j]\n"
+        "for i, j in T.Parallel(64, 64):\n"
+        "    acc[i, j] = acc[i, j] * 2.0"
+    )
+    assert lint_source(source(body)) == ()

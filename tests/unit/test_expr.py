@@ -10,6 +10,7 @@ import sys
 
 import pytest
 import torch
+from expr_cases import PLAIN, SPECIAL, X, Y, calls, expressions
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
@@ -19,9 +20,6 @@ from tilegen.expr import Call, Const, Expr, Var, from_json, is_bool, to_json, tr
 from tilegen.reference.expr import evaluate
 from tilegen.torch_functions import FUNCTIONS, METHODS, SPELLINGS
 
-X, Y = Var("x"), Var("y")
-SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-40, -1e-40, 1e30, -3e38)
-PLAIN = (-100.0, -20.5, -2.5, -1.5, -1.0, -0.5, 0.25, 0.5, 1.0, 1.5, 2.5, 21.0, 88.0)
 VALUES = torch.tensor([*SPECIAL, *PLAIN, *torch.linspace(-4, 4, 10).tolist()])
 PAIRS = torch.cartesian_prod(VALUES, VALUES)
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -132,13 +130,6 @@ def test_every_function_of_the_table_is_reached():
     assert all(hasattr(torch.Tensor, name) for name in METHODS)
     homeless = [name for name in SPELLINGS if not any(hasattr(home, name) for home in HOMES)]
     assert homeless == []
-
-
-def calls(expr: Expr):
-    if isinstance(expr, Call):
-        yield expr
-        for arg in expr.args:
-            yield from calls(arg)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
@@ -264,37 +255,6 @@ def test_bad_node_is_refused(make, message):
 
 
 # --- JSON and pickle --------------------------------------------------------------------------
-
-
-def finite() -> st.SearchStrategy[Const]:
-    return st.one_of(
-        st.sampled_from([0, 1, 2, 0.5, -0.0, 0.0, -1.0, 20.0, 1e-3, math.inf, -math.inf]),
-        st.integers(-1000, 1000),
-        st.floats(-1e6, 1e6, width=32, allow_subnormal=False),
-    ).map(Const)
-
-
-@st.composite
-def expressions(
-    draw: st.DrawFn, boolean: bool = False, depth: int = 4, functions=FUNCTIONS
-) -> Expr:
-    """Draw a number, or a boolean, of x and y; of at most ``depth`` levels."""
-    rows = [row for row in functions.values() if row.boolean == boolean]
-    if depth == 0 or not draw(st.integers(0, depth)):
-        masks = [Call("lt", (X, Y)), Call("isnan", (X,)), Call("eq", (Y, Const(1)))]
-        return draw(st.sampled_from(masks) if boolean else st.sampled_from([X, Y]) | finite())
-    row = draw(st.sampled_from(rows))
-    args = [
-        draw(
-            finite()
-            if at >= row.arity - row.numbers
-            else expressions(at < row.logical, depth - 1, functions)
-        )
-        for at in range(row.arity)
-    ]
-    if all(isinstance(arg, Const) for arg in args):
-        args[0] = draw(st.sampled_from([X, Y]))
-    return Call(row.name, tuple(args))
 
 
 @given(expressions() | expressions(boolean=True) | st.booleans().map(Const))

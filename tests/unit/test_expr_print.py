@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from expr_cases import PLAIN, SPECIAL, X, Y, every_function, expressions
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from tests.unit.test_expr import PLAIN, SPECIAL, expressions
 from tilegen.errors import SpecError
-from tilegen.expr import Call, Const, Expr, Var, is_bool, trace
-from tilegen.expr_print import to_statements, to_tilelang, to_torch
+from tilegen.expr import Call, Const, Expr, trace
+from tilegen.expr_print import to_statements, to_tilelang, to_torch, to_torch_statements
 from tilegen.reference.expr import evaluate
 from tilegen.torch_functions import FUNCTIONS, Function
 
-X, Y = Var("x"), Var("y")
 NAMES = {"x": "acc[i, j]", "y": 'T.cast(bias[j], "float32")'}
 INEXACT = {"sigmoid", "silu", "gelu_none", "gelu_tanh", "expm1", "elu", "cast_float32"}
 FP32_CONSTANTS = {"sigmoid", "silu", "gelu_none", "gelu_tanh"}
@@ -86,13 +82,14 @@ def run(text: str, values: dict[str, torch.Tensor], **bound: object) -> torch.Te
     return eval(compile(tree, text, "eval"), scope)
 
 
-def both(expr: Expr, values: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Evaluate both printed forms of an expression."""
-    bindings, last = to_statements(expr, NAMES)
-    bound: dict[str, object] = {}
-    for name, text in bindings:
-        bound[name] = run(text, values, **bound)
-    results = [run(to_tilelang(expr, NAMES), values), run(last, values, **bound)]
+def printed(expr: Expr, values: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Evaluate an expression printed as one text, as statements, and as short statements."""
+    results = [run(to_tilelang(expr, NAMES), values)]
+    for bindings, last in (to_statements(expr, NAMES), to_statements(expr, NAMES, width=40)):
+        bound: dict[str, object] = {}
+        for name, text in bindings:
+            bound[name] = run(text, values, **bound)
+        results.append(run(last, values, **bound))
     return [result.expand(values["x"].shape) for result in results]
 
 
@@ -109,25 +106,8 @@ def pairs(dtype: torch.dtype) -> dict[str, torch.Tensor]:
 def test_text_means_the_expression(expr):
     values = pairs(torch.float64)
     expected = evaluate(expr, values)
-    for actual in both(expr, values):
+    for actual in printed(expr, values):
         torch.testing.assert_close(actual, expected, rtol=1e-13, atol=0, equal_nan=True)
-
-
-ARGUMENTS = {
-    "softplus": (Const(0.5), Const(20.0)),
-    "leaky_relu": (Const(0.0),),
-    "elu": (Const(2.0),),
-}
-
-
-def every_function() -> list[Expr]:
-    """One call of each function of the table, of x, y and comparisons of them."""
-    masks = (Call("lt", (X, Y)), Call("ge", (X, Const(0.5))))
-    exprs = []
-    for name, row in FUNCTIONS.items():
-        values = (X, Y, Y)[: row.arity - row.logical - row.numbers]
-        exprs.append(Call(name, (*masks[: row.logical], *values, *ARGUMENTS.get(name, ()))))
-    return exprs
 
 
 @pytest.mark.parametrize("expr", every_function(), ids=repr)
@@ -143,7 +123,7 @@ def test_formula_agrees_with_torch_at_special_values(expr, dtype, rtol, atol):
         rtol, atol = 1e-7, 1e-36
     if expr.fn.startswith("gelu"):  # torch's own value cancels where the function underflows
         atol = max(atol, 100 * torch.finfo(dtype).eps)
-    for actual in both(expr, values):
+    for actual in printed(expr, values):
         torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, equal_nan=True)
 
 
@@ -214,8 +194,8 @@ def test_statements_do_not_grow_with_repetition():
         return x
 
     bindings, text = to_statements(trace(fn, "x"), {"x": ACC})
-    assert len(bindings) == 20
-    assert text == "T.if_then_else(t19 < 0.0, 0.0, t19)"
+    assert len(bindings) == 21
+    assert text == "T.if_then_else(t20 < 0.0, 0.0, t20)"
 
 
 def test_statements_bind_fresh_names_only():
@@ -228,6 +208,15 @@ def test_statements_bind_fresh_names_only():
 def test_statements_leave_simple_text_alone():
     assert to_statements(trace(torch.relu, "x"), {"x": ACC})[0] == []
     assert to_statements(trace(lambda x: (x > 0) & (x > 0), "x"), {"x": ACC})[0] == []
+
+
+def test_statements_load_what_nested_conditions_read():
+    expr = trace(torch.sign, "x")
+    assert to_statements(expr, {"x": ACC}) == (
+        [("t0", ACC)],
+        "T.if_then_else(t0 > 0.0, 1.0, T.if_then_else(t0 < 0.0, -1.0, 0.0))",
+    )
+    assert to_statements(expr, {"x": "v"})[0] == []
 
 
 def test_compound_names_get_parentheses():
@@ -247,141 +236,19 @@ def test_torch_text_means_the_expression(expr):
     torch.testing.assert_close(actual, evaluate(expr, values), rtol=0, atol=0, equal_nan=True)
 
 
+@given(expressions())
+def test_torch_statements_mean_the_expression(expr):
+    values = pairs(torch.float64)
+    scope = {"torch": torch, "functional": functional, **values}
+    bindings, text = to_torch_statements(expr, {"x": "x", "y": "y"}, width=30)
+    for name, value in [*bindings, ("whole", to_torch(expr, {"x": "x", "y": "y"})), ("cut", text)]:
+        scope[name] = eval(value.replace("cuda", "cpu"), scope)
+    torch.testing.assert_close(scope["cut"], scope["whole"], rtol=0, atol=0, equal_nan=True)
+
+
 def test_torch_text():
     names = {"x": "x", "y": "bias.double()"}
     assert to_torch(trace(lambda x: x.clamp(min=0) * 2, "x"), names) == "torch.clamp(x, min=0) * 2"
     assert to_torch(Const(3.0), names) == "torch.full_like(x, 3.0)"
     expr = trace(lambda x, y: functional.gelu((x + y) ** 2, approximate="tanh"), "x", "y")
     assert to_torch(expr, names) == 'functional.gelu((x + bias.double()) ** 2, approximate="tanh")'
-
-
-# --- through TileLang -------------------------------------------------------------------------
-
-# What the CUDA text must hold for each function; a pattern of the statement that computes it.
-INTRINSICS = {
-    "abs": r"fabsf\(",
-    "floor": r"floorf\(",
-    "ceil": r"ceilf\(",
-    "trunc": r"truncf\(",
-    "round": r"nearbyintf\(",
-    "exp": r"expf\(",
-    "exp2": r"exp2f\(",
-    "expm1": r"tanhf\(.*expf\(",
-    "log": r"logf\(",
-    "log2": r"log2f\(",
-    "log1p": r"log1pf\(",
-    "sqrt": r" sqrtf\(| \(sqrtf\(|\+ sqrtf\(",
-    "rsqrt": r"rsqrtf\(",
-    "sin": r"sinf\(",
-    "cos": r"cosf\(",
-    "tanh": r"tanhf\(",
-    "erf": r"erff\(",
-    "pow": r"powf\(",
-    "sigmoid": r"tl::fast_rcp\(.*exp2f\(",
-    "silu": r"tl::fast_rcp\(.*exp2f\(",
-    "gelu_none": r"erff\(",
-    "gelu_tanh": r"tl::fast_rcp\(.*exp2f\(",
-    "clamp": r"tl::clamp\(",
-    "isnan": r"\(v != v\)",
-    "ne": r"\(v != w\)",
-    "eq": r"\(v == w\)",
-    "logical_not": r"!\(v < w\)",
-    "logical_and": r"\(v < w\) & ",
-    "logical_or": r"\(v < w\) \| ",
-    "maximum": r"\(w < v\) \| \(v != v\)",
-    "minimum": r"\(v < w\) \| \(v != v\)",
-    "cast_float16": r"\(float\)\(\(half_t\)v\)",
-    "cast_bfloat16": r"\(float\)\(\(bfloat16_t\)v\)",
-}
-# Functions in whose text TileLang's simplifier would lose a NaN or a rounding, and what must stay.
-GUARDED = {
-    "self-difference": (lambda x: x - x, r"\(v \+ \(v \* -0x1p\+0f"),
-    "cancelled-sum": (lambda x: (x + 4.0) - 4.0, r"\(\(v \+ 0x1p\+2f.*\) \+ -0x1p\+2f"),
-    "difference-of-sum": (lambda x: x - (x + 4.0), r"\(v \+ \(\(v \+ 0x1p\+2f.*\) \* -0x1p\+0f"),
-    "self-equal": (lambda x: torch.where(x == x * 1.0, 1.0, 2.0), r"!\(v != v\)"),
-    "zero-product": (lambda x: 0.0 * x, r"\(v / CUDART_INF_F\)"),
-    "zero-dividend": (lambda x: 0.0 / x, r"0x1p\+0f.* / \(v \* CUDART_INF_F\)"),
-    "zero-divisor": (lambda x: x / -0.0, r"\(v \* -CUDART_INF_F\)"),
-    "else-of-less": (
-        lambda x: torch.where(x < 0, 4.0, torch.where(x >= 0, 8.0, x)),
-        r"if \(\(0x0p\+0f.* <= v\)\)",
-    ),
-    "else-of-at-most": (
-        lambda x: torch.where(x <= 1, 4.0, torch.where(x > 1, 8.0, x)),
-        r"if \(\(0x1p\+0f.* < v\)\)",
-    ),
-    "relu-in-else": (
-        lambda x: torch.where(x >= 0, 4.0, torch.relu(x)),
-        r"if \(\(v < 0x0p\+0f.*\)\)",
-    ),
-}
-
-
-KERNEL = """import tilelang.language as T
-
-
-def build():
-    @T.prim_func
-    def kernel(
-        a: T.Tensor((64, 64), "float32"),
-        b: T.Tensor((64, 64), "float32"),
-        out: T.Tensor((64, 64), "float32"),
-    ):
-        with T.Kernel(1, threads=128) as _:
-            x = T.alloc_fragment((64, 64), "float32")
-            y = T.alloc_fragment((64, 64), "float32")
-            r = T.alloc_fragment((64, 64), "float32")
-            T.copy(a, x)
-            T.copy(b, y)
-            T.clear(r)
-            for i, j in T.Parallel(64, 64):
-                v = x[i, j]
-                w = y[i, j]
-{body}
-            T.copy(r, out)
-
-    return kernel
-"""
-
-
-def kernel_source(exprs: list[Expr]) -> str:
-    """Return a kernel that sums ``exprs`` of two bound values, one statement each."""
-    lines = []
-    for expr in exprs:
-        bindings, text = to_statements(expr, {"x": "v", "y": "w"})
-        lines += [f"{name} = {value}" for name, value in bindings]
-        text = f"T.if_then_else({text}, 1.0, 0.0)" if is_bool(expr) else text
-        lines.append(f"r[i, j] = r[i, j] + ({text})")
-    return KERNEL.format(body="\n".join(f"{' ' * 16}{line}" for line in lines))
-
-
-def lowered(exprs: list[Expr], path: Path) -> list[str]:
-    """Return the CUDA text of each expression's statement, with what it is computed from."""
-    tilelang = pytest.importorskip("tilelang")
-    path.write_text(kernel_source(exprs))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    target = tilelang.tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
-    with target:
-        source = tilelang.lower(module.build(), target=target).kernel_source
-    source = source[source.rindex("float", 0, source.index(" = x[")) :]
-    ends = [match.end() for match in re.finditer(r"\n *r\[.*\] = .*;", source)]
-    return [source[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-
-@pytest.mark.lower
-def test_every_function_lowers_to_what_torch_means(tmp_path):
-    exprs = every_function()
-    statements = lowered(exprs, tmp_path / "functions.py")
-    assert len(statements) == len(exprs)
-    for expr, statement in zip(exprs, statements, strict=True):
-        assert re.search(INTRINSICS.get(expr.fn, ""), statement, re.S), (expr, statement)
-
-
-@pytest.mark.lower
-def test_simplifier_keeps_nan_and_roundings(tmp_path):
-    exprs = [trace(fn, "x") for fn, _ in GUARDED.values()]
-    statements = lowered(exprs, tmp_path / "guarded.py")
-    for (name, (_, kept)), statement in zip(GUARDED.items(), statements, strict=True):
-        assert re.search(kept, statement), (name, statement)

@@ -35,7 +35,8 @@ class Machine:
             given = dict(zip(names, tensors, strict=True))
             self.launches.append(given)
             self.devices.append(self.current)
-            plain = {name: tensor.as_subclass(torch.Tensor) for name, tensor in given.items()}
+            # As a kernel does, this writes without autograd's knowledge.
+            plain = {name: tensor.as_subclass(torch.Tensor).data for name, tensor in given.items()}
             outputs = {output.name: plain[output.name] for output in program.spec.outputs}
             honest(program.spec)(plain, outputs)
 
@@ -517,6 +518,15 @@ def test_plans_print(machine):
         "  out       dense",
         "  pre       dense",
     ]
+
+
+@pytest.mark.nvcc
+def test_a_kernel_is_built_where_there_is_no_gpu():
+    kernel = tg.build(BIAS, target="sm_90a").compile()
+    assert callable(kernel._binaries[()])
+    operands = {o.name: torch.zeros(o.shape, dtype=torch.bfloat16) for o in BIAS.operands}
+    with pytest.raises(tg.OperandError, match="'a': device=cpu: must be a CUDA device"):
+        kernel(**operands)
 
 
 # --- shared memory of tensors -----------------------------------------------------------------

@@ -223,6 +223,16 @@ def test_products_of_tensor_cores_are_within_tolerance(values, dtype, depth, bit
     assert (bound <= worst * magnitude + 1e-30).all()
 
 
+def test_the_bound_of_a_product_is_the_documented_one():
+    spec = tg.Gemm(m=1, n=1, k=32, dtype="float16", out_dtype="float32")
+    b = torch.ones(32, 1).half()
+    b[16:] = -1
+    operands = {"a": torch.ones(1, 32).half(), "b": b}
+    bound = tolerances(spec, operands, {"out": torch.zeros(1, 1)})["out"].item()
+    # Partial sums 0, 16, 0 after chunks of 16, and absolute products that add to 32.
+    assert bound == 1.375 * UNIT * 16 * ((0 + 16) / 2 + (16 + 0) / 2 + 32)
+
+
 def test_partial_sums_beyond_fp32_bound_nothing():
     spec = tg.Gemm(m=1, n=1, k=64, dtype="bfloat16", out_dtype="float32")
     a = torch.full((1, 64), 1e20, dtype=torch.bfloat16)
@@ -291,6 +301,12 @@ def test_bounds_hold_at_kinks_and_turns():
     low, _, high = bounds_of(torch.cos, -0.01, 0.005, 0.01)
     assert low < math.cos(0.01)
     assert high > 1
+    for fn in (functional.silu, functional.gelu, lambda x: functional.gelu(x, approximate="tanh")):
+        least = fn(torch.linspace(-1.4, -0.6, 8001, dtype=torch.float64)).min().item()
+        turn = 1.2785 if fn is functional.silu else 0.752
+        low, _, high = bounds_of(fn, -turn - 0.01, -turn + 0.01, -turn + 0.01)
+        assert low < least
+        assert high - low < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -306,6 +322,35 @@ def test_poles_edges_and_overflow_bound_nothing(fn, low, high):
     assert bounds_of(fn, low, high, high)[::2] == (-math.inf, math.inf)
     after = bounds_of(lambda x: torch.tanh(fn(x)), low, high, high)
     assert after[::2] == (-math.inf, math.inf)
+
+
+@pytest.mark.parametrize(
+    ("fn", "units"),
+    [
+        (lambda x: x + 1, 1),
+        (lambda x: x * 3, 1),
+        (torch.sqrt, 1),
+        (torch.exp, 8),
+        (torch.log2, 8),
+        (torch.tanh, 8),
+        (torch.sigmoid, 8),
+        (functional.gelu, 8),
+        (lambda x: x**0.3, 16),
+        (torch.abs, 0),
+        (torch.relu, 0),
+    ],
+)
+def test_a_function_may_err_by_some_units_in_the_last_place(fn, units):
+    low, value, high = bounds_of(fn, 0.75, 0.75, 0.75)
+    assert value - low >= 0.999 * units * UNIT * abs(value)
+    assert high - value >= 0.999 * units * UNIT * abs(value)
+    assert high - low <= 6 * units * UNIT * abs(value) + 2.0**-124
+
+
+def test_what_is_below_the_least_normal_number_may_be_flushed():
+    assert bounds_of(torch.sigmoid, -88, -88, -88)[0] <= 0
+    assert bounds_of(functional.silu, -88, -88, -88)[2] >= 0
+    assert bounds_of(functional.silu, -88, -88, -88)[2] < 1e-35
 
 
 def test_certain_nan_and_infinity_stay_certain():

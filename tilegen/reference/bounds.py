@@ -38,8 +38,14 @@ _ARGUMENT = 4.0
 _CANCELLATION = {"gelu_none": 2.0, "gelu_tanh": 2.0}
 """Error in `UNIT`s of the argument: 0.5 x (1 + erf(x / sqrt 2)) loses bits where x < 0, and the
 tanh form as well unless it is written with a sigmoid."""
-_CURVATURE = {"sin": 1.0, "cos": 1.0, "silu": 0.5, "gelu_none": 0.8, "gelu_tanh": 0.9}
-"""Bound of the second derivative of functions that may turn within an interval."""
+_TURNS = {
+    "sin": (1.0, -torch.inf, torch.inf),
+    "cos": (1.0, -torch.inf, torch.inf),
+    "silu": (0.5, -1.28, -1.27),
+    "gelu_none": (0.8, -0.76, -0.75),
+    "gelu_tanh": (0.8, -0.76, -0.75),
+}
+"""Bound of the second derivative of functions that turn, and where they do."""
 
 
 @frozen(eq=False)
@@ -205,9 +211,11 @@ def _error(fn: str, bounds: list[Interval], low: torch.Tensor, high: torch.Tenso
     error = unit * UNIT * size + _FLOOR * (1.0 + argument)
     if fn in _CANCELLATION:
         error = error + _CANCELLATION[fn] * UNIT * argument
-    if fn in _CURVATURE:
-        width = bounds[0].high - bounds[0].low
-        error = error + _CURVATURE[fn] * width.square().nan_to_num(0.0) / 8
+    if fn in _TURNS:
+        curvature, start, stop = _TURNS[fn]
+        turns = (bounds[0].low < stop) & (bounds[0].high > start)
+        width = torch.where(turns, bounds[0].high - bounds[0].low, 0.0)
+        error = error + curvature * width.square().nan_to_num(0.0) / 8
     return error
 
 

@@ -18,7 +18,7 @@ from tilegen.rules.accesses import (
 )
 
 RULE_IDS = frozenset(
-    {"pipelined-dataflow", "nan-max", "reduce-16bit", "alloc-global", "transcendental-16bit"}
+    "pipelined-dataflow nan-max reduce-16bit alloc-global transcendental-16bit stale-read".split()
 )
 _TRANSCENDENTALS = frozenset(
     ("exp exp2 exp10 log log2 log10 log1p tanh sigmoid erf sin cos tan sqrt rsqrt pow").split()
@@ -155,12 +155,13 @@ def lint_source(source: str) -> tuple[Finding, ...]:
     - ``nan-max``: ``T.max`` or ``T.min`` of a value outside of a pipelined loop drops NaN;
     - ``reduce-16bit``: a reduction over a 16-bit fragment adds in 16 bits;
     - ``alloc-global``: ``T.alloc_global`` allocates outside of torch's pool and stream;
-    - ``transcendental-16bit``: exp, log, tanh ... of a 16-bit element rounds once too often.
+    - ``transcendental-16bit``: exp, log, tanh ... of a 16-bit element rounds once too often;
+    - ``stale-read``: a T.Parallel body reads a buffer that an earlier statement of it stored.
 
     Raises:
         SyntaxError: ``source`` is not Python.
     """
-    lints = (_nan_max, _reduce_16bit, _alloc_global, _transcendental_16bit)
+    lints = (_nan_max, _reduce_16bit, _alloc_global, _transcendental_16bit, _stale_read)
     return _sorted(
         finding for kernel in kernels(source) for lint in lints for finding in lint(kernel)
     )
@@ -239,6 +240,20 @@ def _loads_16bit(kernel: KernelSource, node: ast.AST) -> Iterator[str]:
         return
     for child in ast.iter_child_nodes(node):
         yield from _loads_16bit(kernel, child)
+
+
+def _stale_read(kernel: KernelSource) -> Iterator[Finding]:
+    for loop in kernel.nodes:
+        if not isinstance(loop, ast.For) or operation(loop.iter) != "Parallel":
+            continue
+        stored: set[str] = set()
+        for statement in loop.body:
+            found = accesses(kernel, [statement])
+            for access in found:
+                if access.kind == "read" and access.buffer in stored:
+                    message = "is read after a store of the same body; give each store a loop"
+                    yield Finding("stale-read", access.line, access.buffer, message)
+            stored |= {access.buffer for access in found if access.kind != "read"}
 
 
 def _calls(kernel: KernelSource, names: Collection[str]) -> Iterator[ast.Call]:

@@ -220,4 +220,8 @@ ROWS = (
         trigger="shared memory written and read inside if tx < 48 of 64 threads",
         result="right: a full barrier is emitted",
         guard="no template branches on the thread"),
+    Hazard("H26", "silent", "", "element read after a store to it in one vectorized body",
+        trigger="a T.Parallel body stores f[i, j] and a later statement of it reads f[i, j]",
+        result="the CUDA text reuses the vector loaded before the store: the store is ignored",
+        rules=("stale-read",), probe="H26", expect=_WRONG),
 )

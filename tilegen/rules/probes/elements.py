@@ -39,6 +39,28 @@ def rectified_nan() -> Values:
     return (x,), (torch.relu(x),)
 
 
+def store_then_read() -> T.PrimFunc:
+    """Return x rounded to bf16 and tripled, by two statements of one vectorized body."""
+
+    @T.prim_func
+    def kernel(x: T.Tensor((64, 64), T.float32), out: T.Tensor((64, 64), T.float32)):
+        with T.Kernel(1, threads=128) as _:
+            tile = T.alloc_fragment((64, 64), T.float32)
+            T.copy(x, tile)
+            for i, j in T.Parallel(64, 64):
+                tile[i, j] = T.cast(T.cast(tile[i, j], "bfloat16"), "float32")
+                tile[i, j] = tile[i, j] * 3.0
+            T.copy(tile, out)
+
+    return kernel
+
+
+def rounded_and_tripled() -> Values:
+    """Return random values, and them rounded to bf16 and tripled."""
+    x = torch.randn(64, 64)
+    return (x,), (x.bfloat16().float() * 3.0,)
+
+
 def reduce(
     operation: Callable[..., None],
     rows: int,
@@ -133,4 +155,5 @@ PROBES = {
     "H22e": Probe(
         partial(elementwise, lambda x: T.max(x, 0.0), "float32", "float32"), rectified_nan
     ),
+    "H26": Probe(store_then_read, rounded_and_tripled),
 }

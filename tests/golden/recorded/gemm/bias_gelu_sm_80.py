@@ -54,6 +54,7 @@ def build():
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = acc[i, j] + T.cast(bias[bn * BLOCK_N + j], "float32")
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 x = acc[i, j]
                 acc[i, j] = x * T.fast_rcp(1.0 + T.exp2(x * (-2.3022082 - 0.10294324 * (x * x))))
             T.copy(acc, out_shared)

@@ -50,6 +50,7 @@ def build():
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = T.cast(T.cast(acc[i, j], "float16"), "float32")
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 x = acc[i, j]
                 acc[i, j] = 0.5 * x * (1.0 + T.erf(x * 0.70710678))
             T.copy(acc, out_shared)

@@ -58,8 +58,10 @@ def build():
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = acc[i, j] + T.cast(bias[bn * BLOCK_N + j], "float32")
-                t0 = 0.5 * T.cast(residual[bm * BLOCK_M + i, bn * BLOCK_N + j], "float32")
-                acc[i, j] = acc[i, j] + t0
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                t0 = T.cast(residual[bm * BLOCK_M + i, bn * BLOCK_N + j], "float32")
+                acc[i, j] = acc[i, j] + 0.5 * t0
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 x = acc[i, j]
                 acc[i, j] = x * T.fast_rcp(1.0 + T.exp2(x * -1.442695))
             T.copy(acc, out_shared)

@@ -52,9 +52,12 @@ def build():
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = T.cast(T.cast(acc[i, j], "bfloat16"), "float32")
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 t0 = acc[i, j] + T.cast(bias[bn * BLOCK_N + j], "float32")
                 acc[i, j] = T.cast(T.cast(t0, "bfloat16"), "float32")
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = T.cast(T.cast(30.0 * T.tanh(acc[i, j] / 30.0), "bfloat16"), "float32")
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 x = acc[i, j]
                 acc[i, j] = T.cast(T.cast(T.if_then_else(x < 0.0, 0.0, x), "bfloat16"), "float32")
             T.copy(acc, out_shared)

@@ -35,6 +35,7 @@ def build():
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = acc[i, j] + T.cast(bias[bn * BLOCK_N + j], "float32")
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = T.tanh(acc[i, j])
             T.copy(acc, out_shared)
             T.copy(out_shared, out[bm * BLOCK_M, bn * BLOCK_N])

@@ -65,7 +65,9 @@ def build():
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = T.fast_rcp(1.0 + T.exp2(acc[i, j] * -1.442695))
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = acc[i, j] * T.cast(gate[bm * BLOCK_M + i, bn * BLOCK_N + j], "float32")
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = acc[i, j] * scale[0]
             T.copy(acc, out_shared)
             T.copy(out_shared, out[bm * BLOCK_M, bn * BLOCK_N])

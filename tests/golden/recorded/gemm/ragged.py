@@ -37,7 +37,7 @@ def build():
             T.clear(acc)
             for ko in T.Pipelined(T.ceildiv(K, BLOCK_K), num_stages=5):
                 T.copy(a[bm * BLOCK_M, ko * BLOCK_K], a_shared)
-                T.copy(b[ko * BLOCK_K, bn * BLOCK_N], b_shared, coalesced_width=1)
+                T.copy(b[ko * BLOCK_K, bn * BLOCK_N], b_shared, disable_tma=True, coalesced_width=1)
                 T.gemm(
                     a_shared,
                     b_shared,

@@ -61,7 +61,9 @@ def build():
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = acc[i, j] + T.cast(bias[bn * BLOCK_N + j], "float32")
-                acc[i, j] = acc[i, j] + T.cast(residual[bm * BLOCK_M + i, bn * BLOCK_N + j], "float32")
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                t0 = T.cast(residual[bm * BLOCK_M + i, bn * BLOCK_N + j], "float32")
+                acc[i, j] = acc[i, j] + t0
             T.copy(acc, out_shared)
             T.copy(out_shared, out[bm * BLOCK_M, bn * BLOCK_N])
 

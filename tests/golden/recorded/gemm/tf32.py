@@ -56,7 +56,9 @@ def build():
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = acc[i, j] * row_scale[bm * BLOCK_M + i]
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = acc[i, j] * column_scale[bn * BLOCK_N + j]
+            for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = T.clamp(acc[i, j], -1.0, 1.0)
             T.copy(acc, out_shared)
             T.copy(out_shared, out[bm * BLOCK_M, bn * BLOCK_N])

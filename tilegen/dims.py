@@ -11,6 +11,11 @@ from attrs import field, frozen, validators
 from tilegen.errors import SpecError
 
 
+def _is_extent(instance: object, attribute: Any, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise SpecError("must be an int >= 1", rule="dim", field=attribute.name, value=value)
+
+
 def _is_multiple(dyn: Any, attribute: object, value: int) -> None:
     if value % dyn.multiple_of:
         raise SpecError(
@@ -34,8 +39,8 @@ class Dyn:
     """
 
     name: str = field(validator=validators.matches_re(r"[a-z][a-z0-9_]*"))
-    multiple_of: int = field(default=1, kw_only=True, validator=validators.ge(1))
-    hint: int = field(default=4096, kw_only=True, validator=[validators.ge(1), _is_multiple])
+    multiple_of: int = field(default=1, kw_only=True, validator=_is_extent)
+    hint: int = field(default=4096, kw_only=True, validator=[_is_extent, _is_multiple])
 
     def __str__(self) -> str:
         return self.name
@@ -47,7 +52,9 @@ Dim = int | Dyn
 def dyn(name: str, *, multiple_of: int = 1, hint: int | None = None) -> Dyn:
     """Return a dynamic dimension; ``hint`` defaults to 4096, rounded up to ``multiple_of``."""
     if hint is None:
-        hint = -(-4096 // multiple_of) * multiple_of
+        hint = 4096
+        if type(multiple_of) is int and multiple_of > 0:
+            hint = -(-hint // multiple_of) * multiple_of
     return Dyn(name, multiple_of=multiple_of, hint=hint)
 
 

@@ -16,7 +16,7 @@ from attrs import field, frozen, validators
 
 from tilegen.dtypes import DType, dtype, optional_dtype
 from tilegen.errors import SpecError
-from tilegen.expr import Call, Const, Expr, Var, trace
+from tilegen.expr import Call, Const, Expr, Var, is_bool, trace
 from tilegen.reprs import compact_repr
 from tilegen.specs.operands import Kind
 
@@ -25,9 +25,10 @@ Axis = Literal["m", "n"]
 
 
 def _identifier(instance: object, attribute: object, value: str) -> None:
-    if not value.isidentifier() or keyword.iskeyword(value) or not value.islower():
+    sound = value.isidentifier() and value.islower() and not value.startswith("_")
+    if not sound or keyword.iskeyword(value):
         raise SpecError(
-            "must be a lower-case Python identifier",
+            "must be a lower-case Python identifier without a leading underscore",
             rule="operand-name",
             field="name",
             value=value,
@@ -35,14 +36,17 @@ def _identifier(instance: object, attribute: object, value: str) -> None:
         )
 
 
-def _finite(instance: object, attribute: object, value: float | None) -> None:
-    if value is not None and not math.isfinite(value):
-        raise SpecError(
-            "must be finite",
-            rule="constant",
-            field=getattr(attribute, "name", "value"),
-            value=value,
-        )
+def _finite(instance: object, attribute: Any, value: float | None) -> None:
+    if value is None:
+        return
+    message = "must be finite"
+    if math.isfinite(value):
+        try:
+            Const(value)
+            return
+        except SpecError as error:  # not an fp32 number
+            message = error.message
+    raise SpecError(message, rule="constant", field=attribute.name, value=value)
 
 
 def _positive(instance: object, attribute: object, value: float) -> None:
@@ -73,7 +77,7 @@ def _bounds(clamp: Any, attribute: object, value: float | None) -> None:
 
 
 def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
+    return None if value is None else float(value) + 0.0  # -0.0 is 0.0
 
 
 _axis = validators.in_(("m", "n"))
@@ -207,7 +211,16 @@ class Clamp:
 
 
 def _traced(fn: Callable[..., object] | Expr) -> Expr:
-    return fn if isinstance(fn, Expr) else trace(fn, "x")
+    traced = fn if isinstance(fn, Expr) else trace(fn, "x")
+    if is_bool(traced):
+        raise SpecError(
+            "returns a truth value, not a number",
+            rule="map-trace",
+            field="fn",
+            value=traced,
+            hint="use torch.where(condition, 1.0, 0.0)",
+        )
+    return traced
 
 
 @frozen(repr=False)

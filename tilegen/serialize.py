@@ -17,6 +17,7 @@ from tilegen.errors import SpecError, TilegenError
 from tilegen.expr import Expr, from_json, to_json
 from tilegen.families import FAMILIES
 from tilegen.program import Program
+from tilegen.targets import TARGETS
 
 FORMAT = 1
 
@@ -32,6 +33,14 @@ def dumps(value: Any, *, indent: int | None = 2) -> str:
             value=value,
             hint=f"use one of {', '.join(_kinds())}",
         )
+    if isinstance(value, Program) and TARGETS.get(value.target.name) != value.target:
+        raise SpecError(
+            "is a target of your own, and programs are saved with their target's name",
+            rule="json",
+            field="target",
+            value=value.target.name,
+            hint="save the spec and the schedule",
+        )
     document = {"tilegen": FORMAT, "kind": kind, "value": _plain(value)}
     return json.dumps(document, indent=indent)
 
@@ -44,6 +53,8 @@ def loads(text: str) -> Any:
     """
     try:
         document = json.loads(text)
+        if set(document) != {"tilegen", "kind", "value"}:
+            raise KeyError(*document)
         if document["tilegen"] != FORMAT:
             raise SpecError(
                 f"is not the format this version reads, which is {FORMAT}",
@@ -66,7 +77,7 @@ def loads(text: str) -> Any:
         ) from error
 
 
-_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, CattrsError)
+_MALFORMED = (RecursionError, KeyError, TypeError, ValueError, AttributeError, CattrsError)
 
 
 @cache

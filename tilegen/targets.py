@@ -115,10 +115,10 @@ def target(value: object) -> Target:
         return value
     if value is None:
         return _current()
-    if value in TARGETS:
-        return TARGETS[str(value)]
+    if isinstance(value, str) and value in TARGETS:
+        return TARGETS[value]
     hint = f"use one of {', '.join(TARGETS)}"
-    if value in _SUFFIXED:
+    if isinstance(value, str) and value in _SUFFIXED:
         hint = f"use {_SUFFIXED[str(value)]!r}: warp specialization needs the architecture's suffix"
     raise SpecError(
         "is not a target tilegen knows", rule="target", field="target", value=value, hint=hint

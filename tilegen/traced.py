@@ -15,19 +15,8 @@ from tilegen.torch_functions import FUNCTIONS, INERT, METHODS, SPELLINGS, Adapte
 
 _SERVED = "use operators, torch.where and functions such as torch.exp, torch.clamp or F.gelu"
 _BRANCH = "use torch.where(condition, a, b), and & | ~ in place of and, or, not"
-_UFUNCS = {
-    "add": "add",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "power": "pow",
-    "less": "lt",
-    "less_equal": "le",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "equal": "eq",
-    "not_equal": "ne",
-}
+_NUMPY = "add subtract multiply divide power less less_equal greater greater_equal equal not_equal"
+_UFUNCS = dict(zip(_NUMPY.split(), "add sub mul div pow lt le gt ge eq ne".split(), strict=True))
 
 
 def refusal(

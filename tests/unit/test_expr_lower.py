@@ -1,4 +1,4 @@
-"""Printed expressions through TileLang: which CUDA they become, and that its simplifier is harmless."""
+"""Printed expressions through TileLang: the CUDA they become, and what its simplifier keeps."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ GUARDED = {
     "cancelled-sum": (lambda x: (x + 4.0) - 4.0, r"\(\(v \+ 0x1p\+2f.*\) \+ -0x1p\+2f"),
     "difference-of-sum": (lambda x: x - (x + 4.0), r"\(v \+ \(\(v \+ 0x1p\+2f.*\) \* -0x1p\+0f"),
     "self-equal": (lambda x: torch.where(x == x * 1.0, 1.0, 2.0), r"!\(v != v\)"),
+    "zero-sum": (lambda x: x + 0.0, r"if \(\(v == 0x0p\+0f"),
     "zero-product": (lambda x: 0.0 * x, r"\(v / CUDART_INF_F\)"),
     "zero-dividend": (lambda x: 0.0 / x, r"0x1p\+0f.* / \(v \* CUDART_INF_F\)"),
     "zero-divisor": (lambda x: x / -0.0, r"\(v \* -CUDART_INF_F\)"),

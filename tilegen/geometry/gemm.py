@@ -21,6 +21,7 @@ from tilegen.targets import Target
 
 MAX_GRID_Y = 65535
 PRODUCER_THREADS = 128
+TMA_ALIGNMENT = 1024  # bytes; where TileLang starts each tile that TMA fills
 _SWIZZLES = (128, 64, 32)
 
 
@@ -375,8 +376,11 @@ class GemmGeometry:
     def smem_bytes(self) -> int:
         """Dynamic shared memory of a CTA: the operand ring, whose space the output tile reuses."""
         s = self.schedule
-        step = (s.block_m + s.block_n) * s.block_k * self.spec.dtype.bytes
-        ring = step * max(1, s.num_stages) if self.trips else 0
+        ring = 0
+        for name, side in (("a", s.block_m), ("b", s.block_n)) if self.trips else ():
+            tile = side * s.block_k * self.spec.dtype.bytes * max(1, s.num_stages)
+            by_tma = self.pipelined and self.tma_load(name)
+            ring += ceil(tile / TMA_ALIGNMENT) * TMA_ALIGNMENT if by_tma else tile
         staged = (s.block_m * s.block_n * x.output.dtype.bytes for x in self.stores if x.tile)
         return max(ring, *staged, 0)
 

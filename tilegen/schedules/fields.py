@@ -26,6 +26,13 @@ UNSET: Final = Unset.UNSET
 """The value of a schedule field that is left for tilegen to choose."""
 
 
+def _is_extent(instance: object, attribute: Any, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ScheduleError(
+            "must be an int >= 1", rule="schedule-field", field=attribute.name, value=value
+        )
+
+
 @frozen
 class Rasterization:
     """Order in which CTAs visit output tiles, so that neighbours share operands in L2.
@@ -35,7 +42,7 @@ class Rasterization:
         order: ``row`` walks panels of ``panel`` tile rows, ``column`` of tile columns.
     """
 
-    panel: int = field(validator=[validators.instance_of(int), validators.ge(1)])
+    panel: int = field(validator=_is_extent)
     order: Literal["row", "column"] = field(
         default="row", validator=validators.in_(("row", "column"))
     )

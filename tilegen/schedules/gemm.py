@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
+from math import ceil, log2
 from typing import Any, Literal
 
 from attrs import evolve, field, frozen, validators
@@ -134,9 +134,15 @@ def candidates(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
         (_complete(spec, target, tile) for tile in _TILES[target.wgmma]),
         key=lambda schedule: cost_us(spec, target, schedule),
     )
+    rest = []
     for schedule in tiles:
         for num_stages in range(schedule.num_stages, -1, -1):
-            yield evolve(schedule, num_stages=num_stages)
+            candidate = evolve(schedule, num_stages=num_stages)
+            if num_stages >= min(2, schedule.num_stages):
+                yield candidate
+            else:
+                rest.append(candidate)
+    yield from rest
 
 
 def _complete(spec: Gemm, target: Target, tile: tuple[int, int, int, float]) -> GemmSchedule:
@@ -153,7 +159,7 @@ def _complete(spec: Gemm, target: Target, tile: tuple[int, int, int, float]) -> 
         num_stages=min(stages, trips),
         threads=threads,
         policy="square",
-        rasterization=default_rasterization(spec, block_m, block_n),
+        rasterization=default_rasterization(spec, target, block_m, block_n),
         smem_swizzle="auto",
         epilogue_path="shared",
         variant="pipelined",
@@ -170,7 +176,15 @@ def default_block_k(spec: Gemm, target: Target, tile_area: int) -> int:
     return row
 
 
-def default_rasterization(spec: Gemm, block_m: int, block_n: int) -> Rasterization | None:
-    """Return panels of 8 tile rows where the output is larger than one panel, else None."""
+def default_rasterization(
+    spec: Gemm, target: Target, block_m: int, block_n: int
+) -> Rasterization | None:
+    """Return the panels in which a wave of CTAs reads the fewest rows of a and of b together.
+
+    A wave of s CTAs in a panel of p tile rows reads p * block_m rows of a and s / p * block_n of
+    b: least at p = sqrt(s * block_n / block_m), here a power of two. One wave needs no order.
+    """
     rows, columns = ceil(hint(spec.m) / block_m), ceil(spec.n / block_n)
-    return Rasterization(8) if rows > 8 and columns > 1 else None
+    if rows == 1 or columns <= 1 or rows * columns <= target.sms:
+        return None
+    return Rasterization(2 ** round(log2(target.sms * block_n / block_m) / 2))

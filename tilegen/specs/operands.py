@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Iterable
 from typing import Literal
 
@@ -37,8 +39,12 @@ class Operand:
         return f"({inner}{',' if len(self.shape) == 1 else ''}) {self.dtype}"
 
 
-# Names that emitted source uses for itself.
-RESERVED = frozenset({"acc", "bm", "bn", "ko", "i", "j", "x", "build", "main", "torch", "tilelang"})
+# Names that emitted source, or a call of the kernel, the reference or the simulator, uses itself.
+RESERVED = frozenset(
+    "acc bm bn ko i j x error kernel build main torch tilelang functional "
+    "print out dtype sizes seed level checks make_linear_layout make_half_bank_swizzled_layout "
+    "make_quarter_bank_swizzled_layout".split()
+)
 
 
 def check_names(operands: Iterable[Operand], dims: Iterable[str]) -> None:
@@ -47,22 +53,22 @@ def check_names(operands: Iterable[Operand], dims: Iterable[str]) -> None:
     Raises:
         SpecError: A name is repeated or is used by the emitted source itself.
     """
-    seen = set(dims)
-    for operand in operands:
-        if operand.name in seen:
+    names = [*dims, *(operand.name for operand in operands)]
+    for position, name in enumerate(names):
+        if name in names[:position]:
             raise SpecError(
                 "is the name of two operands or dimensions",
                 rule="operand-name",
                 field="name",
-                value=operand.name,
-                hint=f'give one of them another, such as name="{operand.name}_2"',
+                value=name,
+                hint=f'give one of them another, such as name="{name}_2"',
             )
-        if operand.name in RESERVED or operand.name.endswith(("_shared", "_stride")):
+        used = name in RESERVED or re.fullmatch(r"t\d+|.*_shared|.*_stride|__.*", name)
+        if (used and name != "out") or keyword.iskeyword(name):
             raise SpecError(
                 "is a name that the emitted source uses for itself",
                 rule="operand-name",
                 field="name",
-                value=operand.name,
-                hint=f'use a name such as "{operand.name}_in"',
+                value=name,
+                hint=f'use a name such as "{name}_in"',
             )
-        seen.add(operand.name)

@@ -9,7 +9,7 @@ Emitted by tilegen for sm_80. Nothing here needs tilegen: edit freely.
 spec: Gemm(m=4096, n=14336, k=4096, dtype='bfloat16', layout='nt', epilogue=(Bias(),
       Gelu('tanh')))
 schedule: GemmSchedule(block_m=128, block_n=256, block_k=32, num_stages=3, threads=256,
-          policy='square', rasterization=Rasterization(panel=8, order='row'),
+          policy='square', rasterization=Rasterization(panel=16, order='row'),
           smem_swizzle='auto', epilogue_path='shared', variant='pipelined')
 """
 
@@ -38,8 +38,8 @@ def build():
             acc = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
             out_shared = T.alloc_shared((BLOCK_M, BLOCK_N), "bfloat16")
 
-            # CTAs walk panels of 8 tile rows: what a panel reads stays in L2.
-            T.use_swizzle(8, order="row")
+            # CTAs walk panels of 16 tile rows: what a panel reads stays in L2.
+            T.use_swizzle(16, order="row")
             T.clear(acc)
             for ko in T.Pipelined(T.ceildiv(K, BLOCK_K), num_stages=3):
                 T.copy(a[bm * BLOCK_M, ko * BLOCK_K], a_shared)

@@ -6,9 +6,9 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   b    (1024, 1024) bfloat16
   out  (1024, 1024) bfloat16
 spec: Gemm(m=1024, n=1024, k=1024, dtype='bfloat16', epilogue=(Cast('float16'), Gelu()))
-schedule: GemmSchedule(block_m=128, block_n=128, block_k=32, num_stages=3, threads=128,
-          policy='square', rasterization=Rasterization(panel=8, order='row'),
-          smem_swizzle='auto', epilogue_path='shared', variant='cp_async')
+schedule: GemmSchedule(block_m=128, block_n=128, block_k=32, num_stages=3, threads=256,
+          policy='square', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
+          variant='cp_async')
 """
 
 import tilelang
@@ -29,14 +29,12 @@ def build():
         b: T.Tensor((K, N), "bfloat16"),
         out: T.Tensor((M, N), "bfloat16"),
     ):
-        with T.Kernel(T.ceildiv(N, BLOCK_N), T.ceildiv(M, BLOCK_M), threads=128) as (bn, bm):
+        with T.Kernel(T.ceildiv(N, BLOCK_N), T.ceildiv(M, BLOCK_M), threads=256) as (bn, bm):
             a_shared = T.alloc_shared((BLOCK_M, BLOCK_K), "bfloat16")
             b_shared = T.alloc_shared((BLOCK_K, BLOCK_N), "bfloat16")
             acc = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
             out_shared = T.alloc_shared((BLOCK_M, BLOCK_N), "bfloat16")
 
-            # CTAs walk panels of 8 tile rows: what a panel reads stays in L2.
-            T.use_swizzle(8, order="row")
             T.clear(acc)
             for ko in T.Pipelined(T.ceildiv(K, BLOCK_K), num_stages=3):
                 T.copy(a[bm * BLOCK_M, ko * BLOCK_K], a_shared, prefer_instruction="cp_async")

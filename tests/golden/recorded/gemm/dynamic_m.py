@@ -10,7 +10,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Gemm(m=Dyn(name='m', multiple_of=8, hint=4096), n=4096, k=4096, dtype='bfloat16',
       layout='nt', epilogue=(Bias(), Residual(0.5), Silu()))
 schedule: GemmSchedule(block_m=128, block_n=256, block_k=64, num_stages=4, threads=256,
-          policy='square', rasterization=Rasterization(panel=8, order='row'),
+          policy='square', rasterization=Rasterization(panel=16, order='row'),
           smem_swizzle='auto', epilogue_path='shared', variant='pipelined')
 """
 
@@ -42,8 +42,8 @@ def build():
             out_shared = T.alloc_shared((BLOCK_M, BLOCK_N), "bfloat16")
 
             T.assume(m % 8 == 0)
-            # CTAs walk panels of 8 tile rows: what a panel reads stays in L2.
-            T.use_swizzle(8, order="column")
+            # CTAs walk panels of 16 tile rows: what a panel reads stays in L2.
+            T.use_swizzle(16, order="column")
             T.clear(acc)
             for ko in T.Pipelined(T.ceildiv(K, BLOCK_K), num_stages=4):
                 T.copy(a[bm * BLOCK_M, ko * BLOCK_K], a_shared)

@@ -8,8 +8,8 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Gemm(m=1024, n=1024, k=1024, dtype='bfloat16', layout='nt', epilogue=(Map(x * clamp(x + 3,
       0, 6) / 6),))
 schedule: GemmSchedule(block_m=64, block_n=128, block_k=64, num_stages=5, threads=128,
-          policy='square', rasterization=Rasterization(panel=8, order='row'),
-          smem_swizzle='auto', epilogue_path='shared', variant='pipelined')
+          policy='square', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
+          variant='pipelined')
 """
 
 import tilelang
@@ -35,8 +35,6 @@ def build():
             acc = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
             out_shared = T.alloc_shared((BLOCK_M, BLOCK_N), "bfloat16")
 
-            # CTAs walk panels of 8 tile rows: what a panel reads stays in L2.
-            T.use_swizzle(8, order="row")
             T.clear(acc)
             for ko in T.Pipelined(T.ceildiv(K, BLOCK_K), num_stages=5):
                 T.copy(a[bm * BLOCK_M, ko * BLOCK_K], a_shared)

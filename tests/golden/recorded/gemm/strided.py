@@ -9,8 +9,8 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   out       (m, 1000) bfloat16
 spec: Gemm(m=Dyn(name='m', multiple_of=1, hint=4096), n=1000, k=1000, dtype='bfloat16',
       layout='nt', epilogue=(Bias(), Residual()))
-schedule: GemmSchedule(block_m=128, block_n=256, block_k=64, num_stages=4, threads=256,
-          policy='square', rasterization=Rasterization(panel=8, order='row'),
+schedule: GemmSchedule(block_m=128, block_n=128, block_k=64, num_stages=4, threads=256,
+          policy='square', rasterization=Rasterization(panel=16, order='row'),
           smem_swizzle='auto', epilogue_path='shared', variant='pipelined')
 """
 
@@ -19,7 +19,7 @@ import tilelang.language as T
 import torch
 
 N, K = 1000, 1000
-BLOCK_M, BLOCK_N, BLOCK_K = 128, 256, 64
+BLOCK_M, BLOCK_N, BLOCK_K = 128, 128, 64
 
 
 def build():
@@ -45,8 +45,8 @@ def build():
             acc = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
             out_shared = T.alloc_shared((BLOCK_M, BLOCK_N), "bfloat16")
 
-            # CTAs walk panels of 8 tile rows: what a panel reads stays in L2.
-            T.use_swizzle(8, order="column")
+            # CTAs walk panels of 16 tile rows: what a panel reads stays in L2.
+            T.use_swizzle(16, order="column")
             T.clear(acc)
             for ko in T.Pipelined(T.ceildiv(K, BLOCK_K), num_stages=4):
                 T.copy(a[bm * BLOCK_M, ko * BLOCK_K], a_shared)

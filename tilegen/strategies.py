@@ -6,6 +6,7 @@ legal, as `Program` judges it, so that nothing is filtered out and nothing says 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import Any, TypeVar
@@ -15,27 +16,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from tilegen import epilogue as ops
 from tilegen.dims import Dyn
 from tilegen.dtypes import DType
-from tilegen.epilogue import (
-    OPS,
-    Bias,
-    Cast,
-    Clamp,
-    EpilogueOp,
-    Gelu,
-    Map,
-    Multiply,
-    Relu,
-    Residual,
-    Scale,
-    Sigmoid,
-    Silu,
-    Softcap,
-    Store,
-    Tanh,
-    operand_kind,
-)
+from tilegen.epilogue import OPS, EpilogueOp, Store, operand_kind
 from tilegen.families import FAMILIES, family_of
 from tilegen.program import Access, Program, build, is_legal
 from tilegen.schedules.fields import UNSET, Rasterization
@@ -138,35 +122,31 @@ def maps() -> SearchStrategy[Callable[[Any], Any]]:
     return st.sampled_from(_FUNCTIONS) | polynomials
 
 
+def _name(*names: str) -> SearchStrategy[str]:
+    return st.sampled_from(names)
+
+
 _AXES = st.sampled_from(("n", "m"))
 _DTYPES = st.none() | dtypes()
 _BOUND = st.none() | constants()
 _OPS: dict[type[EpilogueOp], SearchStrategy[Any]] = {
-    Bias: st.builds(Bias, _AXES, dtype=_DTYPES, name=st.sampled_from(("bias", "offset"))),
-    Scale: st.builds(Scale, constants())
-    | st.builds(
-        Scale,
-        axis=st.none() | _AXES,
-        dtype=_DTYPES,
-        name=st.sampled_from(("scale", "factor")),
+    ops.Bias: st.builds(ops.Bias, _AXES, dtype=_DTYPES, name=_name("bias", "offset")),
+    ops.Scale: st.builds(ops.Scale, constants())
+    | st.builds(ops.Scale, axis=st.none() | _AXES, dtype=_DTYPES, name=_name("scale", "factor")),
+    ops.Residual: st.builds(
+        ops.Residual, st.just(1.0) | constants(0.25), dtype=_DTYPES, name=_name("residual", "skip")
     ),
-    Residual: st.builds(
-        Residual,
-        st.just(1.0) | constants(0.25),
-        dtype=_DTYPES,
-        name=st.sampled_from(("residual", "skip")),
-    ),
-    Multiply: st.builds(Multiply, dtype=_DTYPES, name=st.sampled_from(("gate", "mask"))),
-    Relu: st.just(Relu()),
-    Gelu: st.builds(Gelu, st.sampled_from(("none", "tanh"))),
-    Silu: st.just(Silu()),
-    Sigmoid: st.just(Sigmoid()),
-    Tanh: st.just(Tanh()),
-    Softcap: st.builds(Softcap, constants(0.5, 64.0)),
-    Clamp: st.builds(Clamp, constants(), _BOUND) | st.builds(Clamp, _BOUND, constants()),
-    Map: st.builds(Map, maps()),
-    Cast: st.builds(Cast, dtypes()),
-    Store: st.builds(Store, st.sampled_from(("pre", "aux")), _DTYPES),
+    ops.Multiply: st.builds(ops.Multiply, dtype=_DTYPES, name=_name("gate", "mask")),
+    ops.Relu: st.just(ops.Relu()),
+    ops.Gelu: st.builds(ops.Gelu, st.sampled_from(("none", "tanh"))),
+    ops.Silu: st.just(ops.Silu()),
+    ops.Sigmoid: st.just(ops.Sigmoid()),
+    ops.Tanh: st.just(ops.Tanh()),
+    ops.Softcap: st.builds(ops.Softcap, constants(0.5, 64.0)),
+    ops.Clamp: st.builds(ops.Clamp, constants(), _BOUND) | st.builds(ops.Clamp, max=constants()),
+    ops.Map: st.builds(ops.Map, maps()),
+    ops.Cast: st.builds(ops.Cast, dtypes()),
+    ops.Store: st.builds(ops.Store, _name("pre", "aux"), _DTYPES),
 }
 
 
@@ -181,19 +161,17 @@ def chains(
     min_size: int = 0, max_size: int = 4, *, ops: SearchStrategy[EpilogueOp] | None = None
 ) -> SearchStrategy[tuple[EpilogueOp, ...]]:
     """Draw epilogue chains whose operands and outputs have names of their own."""
-    drawn = st.lists(epilogue_ops() if ops is None else ops, min_size=min_size, max_size=max_size)
-    return drawn.map(_with_unique_names)
+    each = epilogue_ops() if ops is None else ops
+    return st.lists(each, min_size=min_size, max_size=max_size).map(_with_unique_names)
 
 
-def _with_unique_names(ops: list[EpilogueOp]) -> tuple[EpilogueOp, ...]:
+def _with_unique_names(drawn: list[Any]) -> tuple[EpilogueOp, ...]:
     chain: list[EpilogueOp] = []
     taken: set[str] = set()
-    for op in ops:
+    for op in drawn:
         if isinstance(op, Store) or operand_kind(op):
-            name, count = op.name, 1  # pyright: ignore[reportAttributeAccessIssue]: it has operands
-            while name in taken:
-                count += 1
-                name = f"{op.name}_{count}"  # pyright: ignore[reportAttributeAccessIssue]
+            names = (f"{op.name}_{count}" if count > 1 else op.name for count in itertools.count(1))
+            name = next(name for name in names if name not in taken)
             taken.add(name)
             op = evolve(op, name=name)
         chain.append(op)
@@ -230,13 +208,6 @@ def gemm_specs(
     return evolve(spec, numerics=numerics)
 
 
-def rasterizations() -> SearchStrategy[Rasterization | None]:
-    """Draw orders of CTAs, or None for the plain one."""
-    return st.none() | st.builds(
-        Rasterization, st.integers(1, 16), st.sampled_from(("row", "column"))
-    )
-
-
 # Values of each schedule field: those a search tries, and odd ones that fields accept.
 _GEMM_VALUES: dict[str, tuple[object, ...]] = {
     **OPTIONS,
@@ -247,7 +218,7 @@ _GEMM_VALUES: dict[str, tuple[object, ...]] = {
     "threads": (*OPTIONS["threads"], 96, 160, 192, 768, 1024, 1056),
     "rasterization": (
         None,
-        *(Rasterization(panel, order) for panel in (1, 4, 8, 10) for order in ("row", "column")),
+        *(Rasterization(panel, order) for panel in (1, 3, 4, 8, 16) for order in ("row", "column")),
     ),
 }
 
@@ -258,7 +229,6 @@ def gemm_schedules(*, complete: bool = False) -> SearchStrategy[GemmSchedule]:
     drawn: dict[str, SearchStrategy[Any]] = {
         name: st.sampled_from(values) for name, values in _GEMM_VALUES.items()
     }
-    drawn["rasterization"] = rasterizations()
     if not complete:
         drawn = {name: st.just(UNSET) | values for name, values in drawn.items()}
     return st.builds(GemmSchedule, **drawn)
@@ -289,26 +259,24 @@ def programs(
     return legal_programs(target, specs(family))
 
 
-def accesses(spec: Any) -> SearchStrategy[dict[str, Access]]:
-    """Draw operands and outputs of a spec that are not dense, and how not."""
-    kinds: dict[str, tuple[Access, ...]] = {
-        operand.name: ("strided", "unaligned") if operand in spec.outputs else ("strided",)
-        for operand in (*spec.operands, *spec.outputs)
-        if operand.kind not in ("scalar", "mainloop")
+def accesses(program: Program) -> SearchStrategy[dict[str, Access]]:
+    """Draw operands and outputs of a program that are not dense, and how not."""
+    served: dict[str, tuple[Access, ...]] = {
+        operand.name: ("strided", "unaligned")
+        if operand.kind == "mainloop" or operand in program.spec.outputs
+        else ("strided",)
+        for operand in program.params
+        if operand.kind != "scalar"
     }
-    if spec.k:  # else the mainloop's operands are not read
-        kinds |= {o.name: ("strided", "unaligned") for o in spec.operands if o.kind == "mainloop"}
-    names = st.lists(st.sampled_from(sorted(kinds)), unique=True, max_size=3)
+    names = st.lists(st.sampled_from(sorted(served)), unique=True, max_size=3)
     return names.flatmap(
-        lambda some: st.fixed_dictionaries({name: st.sampled_from(kinds[name]) for name in some})
+        lambda some: st.fixed_dictionaries({name: st.sampled_from(served[name]) for name in some})
     )
 
 
 @st.composite
 def legal_programs(
-    draw: st.DrawFn,
-    target: str | Target | None = None,
-    spec: SearchStrategy[Any] | None = None,
+    draw: st.DrawFn, target: str | Target | None = None, spec: SearchStrategy[Any] | None = None
 ) -> Program:
     """Draw legal programs of the drawn specs, for ``target`` or for any served in full.
 
@@ -317,7 +285,7 @@ def legal_programs(
     where = draw(st.sampled_from(_FULL_TARGETS)) if target is None else as_target(target)
     wanted = draw(specs() if spec is None else spec)
     program = build(wanted, target=where, schedule="default")
-    access = draw(st.just({}) | accesses(wanted))
+    access = draw(st.just({}) | accesses(program))
     if access:
         program = program.with_access(access)
     values = _VALUES[family_of(wanted).name]

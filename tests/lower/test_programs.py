@@ -51,7 +51,7 @@ def test_the_expected_instructions_are_there(name):
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("name", [*GOLDEN, *list(DRAWN)[::4]])
+@each_program
 def test_what_the_register_rule_accepts_does_not_spill(name):
     found = PROGRAMS[name].resources()  # a brkpt stub is an error
     assert found.spill_stores == found.spill_loads == 0, PROGRAMS[name]

@@ -83,8 +83,13 @@ OPTIONS: dict[str, tuple[object, ...]] = {
 _TILES = {
     True: (
         (128, 256, 256, 1.00),
-        (256, 128, 256, 0.99),
-        (128, 192, 256, 0.985),
+        (256, 128, 256, 0.98),
+        (128, 240, 256, 0.97),
+        (128, 224, 256, 0.98),
+        (128, 208, 256, 0.98),
+        (128, 192, 256, 0.98),
+        (128, 176, 256, 0.97),
+        (128, 160, 256, 0.95),
         (192, 128, 384, 0.96),
         (128, 128, 256, 0.90),
         (128, 128, 128, 0.80),
@@ -131,7 +136,7 @@ def cost_us(spec: Gemm, target: Target, schedule: GemmSchedule) -> float:
 def candidates(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
     """Yield complete schedules for ``spec`` in order of preference; not all need be legal."""
     tiles = sorted(
-        (_complete(spec, target, tile) for tile in _TILES[target.wgmma]),
+        (_complete(spec, target, tile) for tile in _TILES[target.wgmma] if _swizzles(spec, tile)),
         key=lambda schedule: cost_us(spec, target, schedule),
     )
     rest = []
@@ -143,6 +148,12 @@ def candidates(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
             else:
                 rest.append(candidate)
     yield from rest
+
+
+def _swizzles(spec: Gemm, tile: tuple[int, int, int, float]) -> bool:
+    """Return whether rows of a (k, n) b tile fill the widest swizzle, where they could."""
+    row = tile[1] * spec.dtype.bytes
+    return spec.layout[1] == "t" or row < 128 or row % 128 == 0
 
 
 def _complete(spec: Gemm, target: Target, tile: tuple[int, int, int, float]) -> GemmSchedule:
@@ -158,7 +169,8 @@ def _complete(spec: Gemm, target: Target, tile: tuple[int, int, int, float]) -> 
         block_k=block_k,
         num_stages=min(stages, trips),
         threads=threads,
-        policy="square",
+        # One wgmma then spans the tile's columns; split in two, some widths fall to n = 8.
+        policy="full_row" if target.wgmma else "square",
         rasterization=default_rasterization(spec, target, block_m, block_n),
         smem_swizzle="auto",
         epilogue_path="shared",

@@ -7,7 +7,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   out  (1024, 1024) bfloat16
 spec: Gemm(m=1024, n=1024, k=1024, dtype='bfloat16', epilogue=(Cast('float16'), Gelu()))
 schedule: GemmSchedule(block_m=128, block_n=128, block_k=32, num_stages=3, threads=256,
-          policy='square', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
+          policy='full_row', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
           variant='cp_async')
 """
 
@@ -43,7 +43,7 @@ def build():
                     a_shared,
                     b_shared,
                     acc,
-                    policy=T.GemmWarpPolicy.Square,
+                    policy=T.GemmWarpPolicy.FullRow,
                 )
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):

@@ -9,7 +9,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Gemm(m=512, n=512, k=512, dtype='bfloat16', layout='tt', epilogue=(Bias(), Softcap(30.0),
       Relu()), numerics='eager')
 schedule: GemmSchedule(block_m=64, block_n=64, block_k=64, num_stages=5, threads=128,
-          policy='square', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
+          policy='full_row', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
           variant='pipelined')
 """
 
@@ -47,7 +47,7 @@ def build():
                     acc,
                     transpose_A=True,
                     transpose_B=True,
-                    policy=T.GemmWarpPolicy.Square,
+                    policy=T.GemmWarpPolicy.FullRow,
                 )
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):

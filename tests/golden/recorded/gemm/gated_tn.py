@@ -12,7 +12,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Gemm(m=1024, n=1024, k=2048, dtype='float16', layout='tn', epilogue=(Bias('m',
       dtype='float32'), Store('pre', 'float32'), Sigmoid(), Multiply(), Scale()))
 schedule: GemmSchedule(block_m=64, block_n=128, block_k=64, num_stages=5, threads=128,
-          policy='square', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
+          policy='full_row', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
           variant='pipelined')
 """
 
@@ -53,7 +53,7 @@ def build():
                     b_shared,
                     acc,
                     transpose_A=True,
-                    policy=T.GemmWarpPolicy.Square,
+                    policy=T.GemmWarpPolicy.FullRow,
                 )
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):

@@ -8,7 +8,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Gemm(m=1024, n=1024, k=1024, dtype='bfloat16', layout='nt', epilogue=(Map(x * clamp(x + 3,
       0, 6) / 6),))
 schedule: GemmSchedule(block_m=64, block_n=128, block_k=64, num_stages=5, threads=128,
-          policy='square', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
+          policy='full_row', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
           variant='pipelined')
 """
 
@@ -44,7 +44,7 @@ def build():
                     b_shared,
                     acc,
                     transpose_B=True,
-                    policy=T.GemmWarpPolicy.Square,
+                    policy=T.GemmWarpPolicy.FullRow,
                 )
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):

@@ -7,7 +7,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   out  (4096, 4096) float16
 spec: Gemm(m=4096, n=4096, k=4096, dtype='float16')
 schedule: GemmSchedule(block_m=128, block_n=256, block_k=64, num_stages=4, threads=256,
-          policy='square', rasterization=Rasterization(panel=16, order='row'),
+          policy='full_row', rasterization=Rasterization(panel=16, order='row'),
           smem_swizzle='auto', epilogue_path='shared', variant='pipelined')
 """
 
@@ -44,7 +44,7 @@ def build():
                     a_shared,
                     b_shared,
                     acc,
-                    policy=T.GemmWarpPolicy.Square,
+                    policy=T.GemmWarpPolicy.FullRow,
                 )
 
             T.copy(acc, out_shared)

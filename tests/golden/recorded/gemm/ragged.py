@@ -7,7 +7,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   out  (127, 129) float16
 spec: Gemm(m=127, n=129, k=1000, dtype='float16', epilogue=(Relu(),))
 schedule: GemmSchedule(block_m=64, block_n=16, block_k=64, num_stages=5, threads=128,
-          policy='square', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
+          policy='full_row', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
           variant='pipelined')
 """
 
@@ -42,7 +42,7 @@ def build():
                     a_shared,
                     b_shared,
                     acc,
-                    policy=T.GemmWarpPolicy.Square,
+                    policy=T.GemmWarpPolicy.FullRow,
                 )
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):

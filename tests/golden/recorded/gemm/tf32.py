@@ -11,7 +11,7 @@ spec: Gemm(m=1024, n=1024, k=1024, dtype='float32', layout='nt', compute='tf32',
       epilogue=(Scale(axis='m', name='row_scale'), Scale(axis='n', name='column_scale'),
       Clamp(-1.0, 1.0)))
 schedule: GemmSchedule(block_m=64, block_n=128, block_k=32, num_stages=5, threads=128,
-          policy='square', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
+          policy='full_row', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
           variant='pipelined')
 """
 
@@ -49,7 +49,7 @@ def build():
                     b_shared,
                     acc,
                     transpose_B=True,
-                    policy=T.GemmWarpPolicy.Square,
+                    policy=T.GemmWarpPolicy.FullRow,
                 )
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):

@@ -7,7 +7,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   out  (512, 512) float16
 spec: Gemm(m=512, n=512, k=512, dtype='float16')
 schedule: GemmSchedule(block_m=64, block_n=64, block_k=64, num_stages=5, threads=128,
-          policy='square', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
+          policy='full_row', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
           variant='pipelined')
 """
 
@@ -44,7 +44,7 @@ def build():
                     a_shared,
                     b_shared,
                     acc,
-                    policy=T.GemmWarpPolicy.Square,
+                    policy=T.GemmWarpPolicy.FullRow,
                 )
 
             T.copy(acc, out_shared)

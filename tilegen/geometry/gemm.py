@@ -200,6 +200,11 @@ class GemmGeometry:
         return f"Rows of the operand tiles are swizzled in {width}-byte spans."
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the output has no elements, so that nothing is ever launched."""
+        return 0 in (self.spec.m, self.spec.n)
+
+    @property
     def product_text(self) -> str:
         """The product as main() computes it with torch."""
         letters = {"n": "", "t": ".T"}

@@ -92,13 +92,13 @@ def main():
 
     x = a.double().T @ b.double()
     x = x + bias[:, None].double()
-    error = (pre.double() - x).norm() / x.norm()
+    error = (pre.double() - x).norm() / (x.norm() + 1e-30)
     print(f"pre: relative error {error:.1e}")
     assert error < 1e-2, "pre differs from torch"
     x = torch.sigmoid(x)
     x = x * gate.double()
     x = x * scale.double()
-    error = (out.double() - x).norm() / x.norm()
+    error = (out.double() - x).norm() / (x.norm() + 1e-30)
     print(f"out: relative error {error:.1e}")
     assert error < 1e-2, "out differs from torch"
 

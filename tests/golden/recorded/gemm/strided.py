@@ -89,7 +89,7 @@ def main():
     x = a.double() @ b.double().T
     x = x + bias.double()
     x = x + residual.double()
-    error = (out.double() - x).norm() / x.norm()
+    error = (out.double() - x).norm() / (x.norm() + 1e-30)
     print(f"out: relative error {error:.1e}")
     assert error < 1e-2, "out differs from torch"
 

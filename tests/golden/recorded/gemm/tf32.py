@@ -83,7 +83,7 @@ def main():
     x = x * row_scale[:, None].double()
     x = x * column_scale.double()
     x = torch.clamp(x, min=-1.0, max=1.0)
-    error = (out.double() - x).norm() / x.norm()
+    error = (out.double() - x).norm() / (x.norm() + 1e-30)
     print(f"out: relative error {error:.1e}")
     assert error < 1e-2, "out differs from torch"
 

@@ -8,11 +8,12 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from itertools import count
 from string import Formatter
 
 from tilegen.errors import SpecError
-from tilegen.expr import Call, Const, Expr, Var, is_bool
+from tilegen.expr import Call, Const, Expr, Var, is_bool, variables
 from tilegen.expr_rewrite import constant, expanded
 from tilegen.infix import INFIX, Form, Text, fill, number
 from tilegen.torch_functions import FUNCTIONS
@@ -81,6 +82,13 @@ def to_tilelang(expr: Expr, names: Mapping[str, str]) -> str:
         return _tilelang(expanded(part), names, text, bind=False)
 
     return text(expr).text
+
+
+@lru_cache(2**12)
+def functions(expr: Expr) -> frozenset[str]:
+    """Return the TileLang functions that the text of ``expr`` calls, such as ``T.erf``."""
+    names = {name: name for name in variables(expr)}
+    return frozenset(re.findall(r"T\.\w+(?=\()", to_tilelang(expr, names)))
 
 
 def to_statements(

@@ -7,7 +7,6 @@ import pytest
 from attrs import evolve
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
-from hypothesis.errors import NoSuchExample
 
 import tilegen as tg
 from tilegen.epilogue import OPS
@@ -42,7 +41,7 @@ DONORS = {
 FIELDS = [(kind, field.name) for kind in DONORS for field in attrs.fields(kind)]
 IDS = [f"{kind.__name__}.{name}" for kind, name in FIELDS]
 SEARCH = settings(max_examples=200, database=None, phases=[Phase.generate], deadline=None)
-SIZES = st.sampled_from((64, 127, 128, 512))
+SIZES = st.sampled_from((64, 127, 128, 512, 0))
 # Fields whose flip alone is always refused or normalised, and why.
 NEVER_CHANGE = {(tg.Gemm, "compute"): "one value for each dtype: tf32 for float32, else None"}
 
@@ -75,8 +74,8 @@ def programs_with(kind):
     if kind in OPS.values():
         epilogue = chains(1, 1, ops=epilogue_ops(kind)).map(lambda chain: (*chain, tg.Relu()))
     m = dyns() if kind is tg.Dyn else SIZES | dyns()
-    k = SIZES | st.just(0)
-    programs = legal_programs(spec=gemm_specs(m=m, n=SIZES, k=k, epilogue=epilogue))
+
+    programs = legal_programs(spec=gemm_specs(m=m, n=SIZES, k=SIZES, epilogue=epilogue))
     if kind is tg.Rasterization:
         orders = DONORS[kind]
         return st.builds(
@@ -162,16 +161,19 @@ def test_a_flipped_field_is_seen(kind, name):
     flip()
 
 
-@pytest.mark.parametrize(("kind", "name"), FIELDS, ids=IDS)
-def test_some_flip_of_a_field_changes_the_code(kind, name):
-    def is_change(pair):
-        return check(*pair) == "changed"
+CHANGING = [field for field in FIELDS if field not in NEVER_CHANGE]
 
-    if (kind, name) in NEVER_CHANGE:
-        with pytest.raises(NoSuchExample):
-            find(flips(kind, name), is_change, settings=SEARCH)
-    else:
-        find(flips(kind, name), is_change, settings=SEARCH)
+
+@pytest.mark.parametrize(
+    ("kind", "name"), CHANGING, ids=[f"{kind.__name__}.{name}" for kind, name in CHANGING]
+)
+def test_some_flip_of_a_field_changes_the_code(kind, name):
+    find(flips(kind, name), lambda pair: check(*pair) == "changed", settings=SEARCH)
+
+
+@pytest.mark.parametrize(("kind", "name"), NEVER_CHANGE)
+def test_fields_that_follow_from_others_say_so(kind, name):
+    assert "changed" not in {check(*pair) for pair in sample(flips(kind, name), 20)}
 
 
 @given(legal_programs(), st.sampled_from(sorted(TARGETS)))

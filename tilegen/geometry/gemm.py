@@ -11,7 +11,7 @@ from tilegen.dims import Dyn, hint, size
 from tilegen.dtypes import DType
 from tilegen.epilogue import Segment, segments
 from tilegen.expr import Expr
-from tilegen.expr_print import to_tilelang, to_torch
+from tilegen.expr_print import functions, to_torch
 from tilegen.geometry import warps
 from tilegen.schedules.fields import Rasterization
 from tilegen.schedules.gemm import GemmSchedule
@@ -60,6 +60,9 @@ class GemmGeometry:
                 schedule, block_k=self.spec.dtype.mma_k, policy="square", smem_swizzle="auto"
             )
         if schedule.variant == "cp_async" and not (self.target.tma and schedule.num_stages):
+            schedule = evolve(schedule, variant="pipelined")
+        piped = evolve(self, schedule=evolve(schedule, variant="pipelined"))
+        if all(piped.copy_options(name) == self.copy_options(name) for name in ("a", "b")):
             schedule = evolve(schedule, variant="pipelined")
         if all(f"{auto_swizzle(row)}B" == schedule.smem_swizzle for row in self.shared_rows):
             schedule = evolve(schedule, smem_swizzle="auto")
@@ -227,7 +230,7 @@ class GemmGeometry:
 
     def calls(self, function: str) -> bool:
         """Return whether the chain prints a call of a TileLang function."""
-        return any(f"{function}(" in to_tilelang(x, self.names) for x in self._values)
+        return any(function in functions(value) for value in self._values)
 
     @property
     def _values(self) -> list[Expr]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilegen.geometry.gemm import MAX_GRID_Y, GemmGeometry, auto_swizzle
+from tilegen.rules.gemm_registers import (
+    producer_registers,
+    register_estimate,
+    register_limit,
+    register_share,
+)
 from tilegen.rules.rule import Rule, Violation
 
 MAX_GRID_X = 2**31 - 1
 BARRIER_BYTES = 1024  # static shared memory of the mbarriers, rounded up to its alignment
 TMA_BOX = 256
-# Calibrated against ptxas (tests/lower). Registers of a thread beside its accumulator:
-# of the mainloop, where a producer warpgroup loads and where every thread does; of the live values
-# of a chain step; of a chain that calls a long function; of a chain operand with run-time strides.
-REGISTERS_CONSUMER, REGISTERS_ALONE = 40, 76
-REGISTERS_STEP, REGISTERS_FUNCTION, REGISTERS_STRIDES = 8, 56, 32
-LONG_FUNCTIONS = ("T.erf", "T.tanh", "T.pow", "T.sin", "T.cos", "T.log", "T.log2", "T.log1p")
-# What TileLang hands to each consumer thread by consumer warpgroups, when it re-allocates
-# registers. ptxas compiles three of them under a launch bound of 512 threads: 128 registers.
-SETMAXNREG = {1: 240, 2: 240, 3: 128}
 
 
 def _target(g: GemmGeometry) -> Iterator[Violation]:
@@ -118,39 +115,23 @@ def _smem_capacity(g: GemmGeometry) -> Iterator[Violation]:
         )
 
 
-def register_limit(g: GemmGeometry) -> int:
-    """Return the registers a consumer thread may use before it spills."""
-    if g.warp_specialized and g.producer_copies_by_tma:
-        consumers = g.schedule.threads // 128
-        if consumers in SETMAXNREG and g.schedule.threads % 128 == 0:
-            return SETMAXNREG[consumers]
-    share = g.target.registers_per_sm // g.threads // 8 * 8
-    return min(share, g.target.max_registers)
-
-
-def register_estimate(g: GemmGeometry) -> int:
-    """Return an upper estimate of the registers a consumer thread needs."""
-    operands = [o for o in g.spec.operands if o.kind != "mainloop"]
-    mainloop = REGISTERS_CONSUMER if g.warp_specialized else REGISTERS_ALONE
-    chain = REGISTERS_STEP * min(sum(len(segment.steps) for segment in g.segments), 4)
-    if any(map(g.calls, LONG_FUNCTIONS)):
-        chain += REGISTERS_FUNCTION
-    chain += REGISTERS_STRIDES * sum(g.access_of(o.name) != "dense" for o in operands)
-    if g.warp_specialized and g.schedule.threads <= 128 and g.warps:
-        # Under a lone consumer warpgroup nvcc loads whole row vectors ahead of the chain.
-        vectors = sum(o.kind == "row_vector" for o in operands)
-        chain += vectors * g.schedule.block_n // g.warps[1] // 4
-    return g.acc_registers + mainloop + chain
-
-
 def _registers(g: GemmGeometry) -> Iterator[Violation]:
+    s = g.schedule
     estimate, limit = register_estimate(g), register_limit(g)
     if estimate > limit:
         yield Violation(
             "threads",
-            g.schedule.threads,
-            f"a {g.schedule.block_m} x {g.schedule.block_n} tile over {g.schedule.threads} "
-            f"threads needs about {estimate} registers a thread, of {limit}: it would spill",
+            s.threads,
+            f"a {s.block_m} x {s.block_n} tile over {s.threads} threads needs about {estimate} "
+            f"registers a thread, of {limit}: it would spill",
+        )
+    estimate, limit = producer_registers(g), register_share(g)
+    if estimate > limit:
+        yield Violation(
+            "threads",
+            s.threads,
+            f"{g.producer_threads} producer threads that load a step of {s.block_m + s.block_n} x "
+            f"{s.block_k} by elements need about {estimate} registers, of {limit}",
         )
 
 

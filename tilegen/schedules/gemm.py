@@ -140,14 +140,26 @@ def candidates(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
         key=lambda schedule: cost_us(spec, target, schedule),
     )
     rest = []
-    for schedule in tiles:
-        for num_stages in range(schedule.num_stages, -1, -1):
-            candidate = evolve(schedule, num_stages=num_stages)
-            if num_stages >= min(2, schedule.num_stages):
-                yield candidate
-            else:
-                rest.append(candidate)
+    for tile in tiles:
+        for schedule in _lighter(tile, spec):
+            for num_stages in range(schedule.num_stages, -1, -1):
+                candidate = evolve(schedule, num_stages=num_stages)
+                if num_stages >= min(2, schedule.num_stages):
+                    yield candidate
+                else:
+                    rest.append(candidate)
     yield from rest
+
+
+def _lighter(schedule: GemmSchedule, spec: Gemm) -> Iterator[GemmSchedule]:
+    """Yield ``schedule``, then forms of the same tile that take fewer registers."""
+    yield schedule
+    if schedule.policy == "full_row" and schedule.block_n % 64 == 0:
+        # A warpgroup then holds fewer columns of the chain's row vectors.
+        yield evolve(schedule, policy="square")
+    if schedule.block_k >= 2 * spec.dtype.mma_k:
+        # Rows off 4-byte boundaries pass through registers.
+        yield evolve(schedule, block_k=schedule.block_k // 2)
 
 
 def _swizzles(spec: Gemm, tile: tuple[int, int, int, float]) -> bool:

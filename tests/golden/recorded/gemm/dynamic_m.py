@@ -10,7 +10,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Gemm(m=Dyn(name='m', multiple_of=8, hint=4096), n=4096, k=4096, dtype='bfloat16',
       layout='nt', epilogue=(Bias(), Residual(0.5), Silu()))
 schedule: GemmSchedule(block_m=128, block_n=256, block_k=64, num_stages=4, threads=256,
-          policy='full_row', rasterization=Rasterization(panel=16, order='row'),
+          policy='square', rasterization=Rasterization(panel=16, order='row'),
           smem_swizzle='auto', epilogue_path='shared', variant='pipelined')
 """
 
@@ -53,7 +53,7 @@ def build():
                     b_shared,
                     acc,
                     transpose_B=True,
-                    policy=T.GemmWarpPolicy.FullRow,
+                    policy=T.GemmWarpPolicy.Square,
                 )
 
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):

@@ -1,0 +1,94 @@
+"""How many registers a thread of a GEMM needs and has: upper estimates, calibrated against ptxas.
+
+ptxas decides in the end; these numbers are what keeps a legal program from spilling over drawn
+schedules, chains and shapes (tests/lower).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from tilegen.epilogue import Step
+from tilegen.expr import variables
+from tilegen.expr_print import functions
+from tilegen.geometry.gemm import GemmGeometry
+from tilegen.specs.operands import Operand
+
+# Beside accumulator and MMA fragments: addresses, descriptors, barriers; more where the threads
+# that multiply load too.
+_CONSUMER, _ALONE = 40, 44
+_WGMMA_ALONE = 32  # what wgmma needs there in place of MMA fragments
+_STEP, _FUNCTION, _STRIDES = 8, 56, 32
+_LONG_FUNCTIONS = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
+_ELEMENT = 2  # registers of one element in flight, with its address
+# What TileLang hands to each consumer thread by consumer warpgroups, when it re-allocates
+# registers. ptxas compiles three of them under a launch bound of 512 threads: 128 registers.
+_SETMAXNREG = {1: 240, 2: 240, 3: 128}
+
+
+def register_share(g: GemmGeometry) -> int:
+    """Return the registers of a thread if all threads of the CTA share alike."""
+    share = g.target.registers_per_sm // max(g.threads, 1) // 8 * 8
+    return min(share, g.target.max_registers)
+
+
+def register_limit(g: GemmGeometry) -> int:
+    """Return the registers that a thread which multiplies may use before it spills."""
+    groups, rest = divmod(g.schedule.threads, 128)
+    if g.warp_specialized and g.producer_copies_by_tma and not rest and groups in _SETMAXNREG:
+        return _SETMAXNREG[groups]
+    return register_share(g)
+
+
+def register_estimate(g: GemmGeometry) -> int:
+    """Return an upper estimate of the registers that a thread which multiplies needs."""
+    steps = [step for segment in g.segments for step in segment.steps]
+    chain = _STEP * min(len(steps), 4) + max((_live(g, step) for step in steps), default=0)
+    loads = 0 if g.warp_specialized else _loads(g)
+    # The chain starts when the mainloop's loads are over.
+    return g.acc_registers + _mainloop(g) + max(loads, chain)
+
+
+def producer_registers(g: GemmGeometry) -> int:
+    """Return an upper estimate of the registers that a producer thread needs."""
+    return _CONSUMER + _loads(g) if g.warp_specialized else 0
+
+
+def _mainloop(g: GemmGeometry) -> int:
+    base = _CONSUMER if g.warp_specialized else _ALONE
+    if g.wgmma:
+        return base if g.warp_specialized else base + _WGMMA_ALONE
+    rows, columns = g.warps or (1, 1)
+    s = g.schedule
+    return base + s.block_m // rows // 16 * 4 + s.block_n // columns // 8 * 2
+
+
+def _loads(g: GemmGeometry) -> int:
+    """Return registers of a step's loads that are neither TMA nor cp.async."""
+    s, total = g.schedule, 0
+    threads = g.producer_threads or s.threads
+    for name, side in (("a", s.block_m), ("b", s.block_n)):
+        elements = ceil(side * s.block_k / threads)
+        if g.loads_elements(name):
+            total += _ELEMENT * elements
+        elif not s.num_stages:
+            total += elements * g.spec.dtype.bytes // 4
+    return total if g.trips else 0
+
+
+def _live(g: GemmGeometry, step: Step) -> int:
+    """Return registers of a step: operands that nvcc loads ahead, and a long function."""
+    names = variables(step.value)
+    ahead = sum(_ahead(g, operand) for operand in g.spec.operands if operand.name in names)
+    return ahead + (_FUNCTION if functions(step.value) & _LONG_FUNCTIONS else 0)
+
+
+def _ahead(g: GemmGeometry, operand: Operand) -> int:
+    dense = g.access_of(operand.name) == "dense"
+    strides = 0 if dense else _STRIDES
+    if operand.kind == "row_vector":  # each thread holds a quarter of its warp's columns
+        columns = g.schedule.block_n // (g.warps[1] if g.warps else 1)
+        return columns // 4 + strides
+    if operand.kind == "tile" and (not dense or g.spec.n % 2):  # one load an element
+        return g.acc_registers + strides
+    return strides

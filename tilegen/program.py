@@ -253,10 +253,13 @@ def _select(
 ) -> Program:
     """Return the program of the first legal candidate that agrees with the ``fixed`` fields."""
     geometry = family.part("geometry")
-    preferred = None
+    preferred, seen = None, set()
     for candidate in family.part("candidates")(spec, target):
         schedule = evolve(candidate, **fixed)
         preferred = preferred or schedule
+        if schedule in seen:
+            continue
+        seen.add(schedule)
         if is_legal(family, geometry(spec, schedule, target, access)):
             return Program(spec=spec, schedule=schedule, target=target, access=access)
     # No candidate is legal: the preferred one says why.

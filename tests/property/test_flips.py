@@ -41,7 +41,8 @@ DONORS = {
 FIELDS = [(kind, field.name) for kind in DONORS for field in attrs.fields(kind)]
 IDS = [f"{kind.__name__}.{name}" for kind, name in FIELDS]
 SEARCH = settings(max_examples=200, database=None, phases=[Phase.generate], deadline=None)
-SIZES = st.sampled_from((64, 127, 128, 512, 0))
+FILLED = st.sampled_from((64, 127, 128, 512))
+SIZES = FILLED | st.just(0)
 # Fields whose flip alone is always refused or normalised, and why.
 NEVER_CHANGE = {(tg.Gemm, "compute"): "one value for each dtype: tf32 for float32, else None"}
 
@@ -73,9 +74,10 @@ def programs_with(kind):
     epilogue = chains(0, 2)
     if kind in OPS.values():
         epilogue = chains(1, 1, ops=epilogue_ops(kind)).map(lambda chain: (*chain, tg.Relu()))
-    m = dyns() if kind is tg.Dyn else SIZES | dyns()
-
-    programs = legal_programs(spec=gemm_specs(m=m, n=SIZES, k=SIZES, epilogue=epilogue))
+    m, n = SIZES | dyns(), SIZES
+    if kind is tg.Dyn:  # a hint is the size that main() checks, where there is output to check
+        m, n = dyns(), FILLED
+    programs = legal_programs(spec=gemm_specs(m=m, n=n, k=SIZES, epilogue=epilogue))
     if kind is tg.Rasterization:
         orders = DONORS[kind]
         return st.builds(
@@ -176,7 +178,7 @@ def test_fields_that_follow_from_others_say_so(kind, name):
     assert "changed" not in {check(*pair) for pair in sample(flips(kind, name), 20)}
 
 
-@given(legal_programs(), st.sampled_from(sorted(TARGETS)))
+@given(legal_programs(spec=gemm_specs(m=FILLED, n=FILLED)), st.sampled_from(sorted(TARGETS)))
 def test_a_flipped_target_is_seen(program, target):
     try:
         after = evolve(program, target=target)

@@ -24,7 +24,7 @@ spec = tg.Gemm(m=256, n=512, k=1024, dtype="bfloat16", layout="nt", epilogue=(tg
 dynamic = tg.Gemm(m=tg.dyn("m", hint=512), n=512, k=128, dtype="float16")
 program = tg.build(spec, target="sm_80")
 schedule = tg.GemmSchedule(num_stages=2)
-huge = tg.GemmSchedule(block_m=128, block_n=256, num_stages=6)
+huge = tg.GemmSchedule(block_m=128, block_n=256, block_k=128, num_stages=6)
 number = 3
 """
 SM90 = ("--target", "sm_90a")

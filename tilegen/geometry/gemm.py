@@ -181,6 +181,14 @@ class GemmGeometry:
             return (("prefer_instruction", "cp_async"),)
         return ()
 
+    def row_is_vector(self, name: str) -> bool:
+        """Return whether rows of a mainloop operand are known to start on 16-byte boundaries."""
+        if self.access_of(name) != "dense":
+            return self.access_of(name) == "strided" and self.pipelined
+        row = next(o for o in self.spec.operands if o.name == name).shape[1]
+        extent = row.multiple_of if isinstance(row, Dyn) else row
+        return extent * self.spec.dtype.bytes % 16 == 0 or (self.pipelined and self.tma_load(name))
+
     def loads_elements(self, name: str) -> bool:
         """Return whether a mainloop operand is loaded one 16-bit element at a time.
 
@@ -226,7 +234,8 @@ class GemmGeometry:
     @property
     def calls_functional(self) -> bool:
         """Whether main() calls torch.nn.functional."""
-        return any("functional." in to_torch(x, self.torch_names) for x in self._values)
+        values = [] if self.is_empty else self._values
+        return any("functional." in to_torch(x, self.torch_names) for x in values)
 
     def calls(self, function: str) -> bool:
         """Return whether the chain prints a call of a TileLang function."""

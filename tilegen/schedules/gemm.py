@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from math import ceil, log2
 from typing import Any, Literal
 
@@ -68,7 +69,7 @@ class GemmSchedule:
 
 OPTIONS: dict[str, tuple[object, ...]] = {
     "num_stages": (0, 1, 2, 3, 4, 5, 6),
-    "threads": (32, 64, 128, 256, 384, 512),
+    "threads": (32, 64, 128, 256, 384, 512, 1024),
     "block_k": (16, 32, 64, 128),
     "block_n": (8, 16, 32, 64, 96, 128, 160, 192, 256),
     "block_m": (16, 32, 64, 128, 192, 256),
@@ -149,6 +150,26 @@ def candidates(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
                 else:
                     rest.append(candidate)
     yield from rest
+    yield from _lightest(tiles[0], spec, target)
+
+
+def _lightest(schedule: GemmSchedule, spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
+    """Yield every tile, thread count and policy with the least of everything else.
+
+    What a partial schedule fixes may leave no preferred tile; one of these is legal if any is.
+    """
+    names = ("block_m", "block_n", "threads", "policy")
+    found = [
+        evolve(
+            schedule,
+            **dict(zip(names, values, strict=True)),
+            block_k=min(spec.dtype.mma_k, schedule.block_k),
+            num_stages=num_stages,
+        )
+        for values in product(*(OPTIONS[name] for name in names))
+        for num_stages in {min(1, schedule.num_stages), 0}
+    ]
+    yield from sorted(found, key=lambda schedule: cost_us(spec, target, schedule))
 
 
 def _lighter(schedule: GemmSchedule, spec: Gemm) -> Iterator[GemmSchedule]:
@@ -157,9 +178,9 @@ def _lighter(schedule: GemmSchedule, spec: Gemm) -> Iterator[GemmSchedule]:
     if schedule.policy == "full_row" and schedule.block_n % 64 == 0:
         # A warpgroup then holds fewer columns of the chain's row vectors.
         yield evolve(schedule, policy="square")
-    if schedule.block_k >= 2 * spec.dtype.mma_k:
-        # Rows off 4-byte boundaries pass through registers.
-        yield evolve(schedule, block_k=schedule.block_k // 2)
+    for block_k in (schedule.block_k // 2, schedule.block_k // 4):
+        if block_k >= spec.dtype.mma_k:  # rows off 4-byte boundaries pass through registers
+            yield evolve(schedule, block_k=block_k)
 
 
 def _swizzles(spec: Gemm, tile: tuple[int, int, int, float]) -> bool:

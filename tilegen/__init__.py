@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tilegen.schedules.fields import Rasterization
     from tilegen.schedules.gemm import GemmSchedule
     from tilegen.serialize import dumps, loads
+    from tilegen.simulate import simulate
     from tilegen.specs.gemm import Gemm
     from tilegen.targets import TARGETS, Target
     from tilegen.verify import verify
@@ -84,6 +85,7 @@ _MODULES = {
     "tilegen.schedules.fields": ("Rasterization",),
     "tilegen.schedules.gemm": ("GemmSchedule",),
     "tilegen.serialize": ("dumps", "loads"),
+    "tilegen.simulate": ("simulate",),
     "tilegen.specs.gemm": ("Gemm",),
     "tilegen.targets": ("TARGETS", "Target"),
     "tilegen.verify": ("verify",),
@@ -126,6 +128,7 @@ __all__ = [
     "dyn",
     "loads",
     "reference",
+    "simulate",
     "verify",
 ]
 

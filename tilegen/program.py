@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,16 +12,19 @@ from attrs import Converter, define, evolve, field, fields
 
 from tilegen.errors import LegalityError, ScheduleError
 from tilegen.families import Family, family_of
-from tilegen.rules.rule import violations
+from tilegen.rules.rule import Rule, Violation, violations
 from tilegen.schedules.fields import UNSET, set_fields
 from tilegen.specs.operands import Operand
 from tilegen.targets import Target
 from tilegen.targets import target as as_target
 
 if TYPE_CHECKING:
+    import torch
+
     from tilegen.explain import Card
     from tilegen.inspect import Landmarks, Resources
     from tilegen.kernel import Kernel
+    from tilegen.simulate.report import Checks
 
 Access = Literal["strided", "unaligned"]
 
@@ -40,8 +43,17 @@ def _canonical(schedule: Any, program: Any) -> Any:
             value=UNSET,
             hint="use tg.build(spec, schedule=...), which chooses the unset fields",
         )
-    make = program.family.part("geometry")
-    return make(program.spec, schedule, program.target, program.access).canonical
+    family = program.family
+    geometry = family.part("geometry")(program.spec, schedule, program.target, program.access)
+    for rule, violation in _violations(family, geometry):
+        raise LegalityError(
+            violation.message,
+            rule=rule.id,
+            field=violation.field,
+            value=violation.value,
+            hint=nearest_legal(family, geometry),
+        )
+    return geometry.canonical
 
 
 @define(frozen=True, kw_only=True, slots=False, repr=False)
@@ -65,17 +77,6 @@ class Program:
     schedule: Any = field(converter=Converter(_canonical, takes_self=True))
 
     def __attrs_post_init__(self) -> None:
-        self._check_access()
-        for rule, violation in violations(self.family.part("rules"), self.geometry):
-            raise LegalityError(
-                violation.message,
-                rule=rule.id,
-                field=violation.field,
-                value=violation.value,
-                hint=nearest_legal(self.family, self.geometry),
-            )
-
-    def _check_access(self) -> None:
         served = {"mainloop": ("strided", "unaligned"), "scalar": ()}
         kinds = {operand.name: served.get(operand.kind, ("strided",)) for operand in self.params}
         kinds |= {output.name: ("strided", "unaligned") for output in self.spec.outputs}
@@ -172,6 +173,23 @@ class Program:
             return evolve(self, access=pairs)
         return _select(family, self.spec, self.target, pairs, {})
 
+    def simulate(
+        self,
+        *,
+        level: str = "tile",
+        checks: Checks | None = None,
+        seed: int = 0,
+        **operands: torch.Tensor,
+    ) -> Any:
+        """Return what the kernel would, from running its tile program on the CPU, watched.
+
+        Raises:
+            SimulationError: A fault was found, or something cannot be executed.
+        """
+        from tilegen.simulate import run_program
+
+        return run_program(self, operands, level=level, checks=checks, seed=seed)
+
     def compile(self, *, force: bool = False) -> Kernel:
         """Return the Kernel, building its binary; needs nvcc, and a GPU only to be called."""
         from tilegen.kernel import Kernel
@@ -205,7 +223,13 @@ class Program:
 
 def is_legal(family: Family, geometry: Any) -> bool:
     """Return whether no rule of the family refuses the geometry."""
-    return next(violations(family.part("rules"), geometry), None) is None
+    return next(_violations(family, geometry), None) is None
+
+
+def _violations(family: Family, geometry: Any) -> Iterator[tuple[Rule, Violation]]:
+    """Yield the faults of a geometry with its schedule in canonical form."""
+    canonical = evolve(geometry, schedule=geometry.canonical)
+    return violations(family.part("rules"), canonical)
 
 
 def build(spec: Any, *, target: object = None, schedule: object = "auto") -> Program:

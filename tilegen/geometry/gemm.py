@@ -1,72 +1,19 @@
-"""Derived facts of a GEMM program."""
+"""Derived facts of a GEMM program, and the names by which its emitted file calls things."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import ceil
+from attrs import frozen
 
-from attrs import evolve, frozen
-
-from tilegen.dims import Dyn, hint, size
+from tilegen.dims import Dyn
 from tilegen.dtypes import DType
-from tilegen.epilogue import Segment, segments
-from tilegen.expr import Expr
-from tilegen.expr_print import functions, to_torch
-from tilegen.geometry import warps
-from tilegen.schedules.fields import Rasterization
-from tilegen.schedules.gemm import GemmSchedule
-from tilegen.specs.gemm import Gemm
+from tilegen.expr_print import to_torch
+from tilegen.geometry.gemm_tiles import GemmTiles
 from tilegen.specs.operands import Operand
-from tilegen.targets import Target
-
-MAX_GRID_Y = 65535
-PRODUCER_THREADS = 128
-TMA_ALIGNMENT = 1024  # bytes; where TileLang starts each tile that TMA fills
-_SWIZZLES = (128, 64, 32)
 
 
 @frozen
-class Stored:
-    """How one output leaves the CTA.
-
-    Attributes:
-        output: The output.
-        tile: Shared tile that stages it, or "" for fragments stored directly.
-        allocates: Whether it is the first to use that tile.
-        unaligned: Whether TMA cannot store it.
-    """
-
-    output: Operand
-    tile: str
-    allocates: bool
-    unaligned: bool
-
-
-@frozen
-class GemmGeometry:
-    """What follows from spec, schedule, target and operand access, whether legal or not."""
-
-    spec: Gemm
-    schedule: GemmSchedule
-    target: Target
-    access: tuple[tuple[str, str], ...]
-
-    @property
-    def canonical(self) -> GemmSchedule:
-        """The schedule with fields that have an equivalent default form set to it."""
-        schedule = self.schedule
-        if not self.spec.k:  # no mainloop, whose fields then have no effect
-            schedule = evolve(
-                schedule, block_k=self.spec.dtype.mma_k, policy="square", smem_swizzle="auto"
-            )
-        if schedule.variant == "cp_async" and not (self.target.tma and schedule.num_stages):
-            schedule = evolve(schedule, variant="pipelined")
-        piped = evolve(self, schedule=evolve(schedule, variant="pipelined"))
-        if all(piped.copy_options(name) == self.copy_options(name) for name in ("a", "b")):
-            schedule = evolve(schedule, variant="pipelined")
-        if all(f"{auto_swizzle(row)}B" == schedule.smem_swizzle for row in self.shared_rows):
-            schedule = evolve(schedule, smem_swizzle="auto")
-        return schedule
+class GemmGeometry(GemmTiles):
+    """Everything that the rules and the templates of the GEMM family read."""
 
     @property
     def name(self) -> str:
@@ -76,29 +23,58 @@ class GemmGeometry:
             ops = [*ops[:5], f"and_{len(ops) - 5}_more"]
         return "_".join(["gemm", self.spec.layout, self.spec.dtype.value, *ops])
 
-    # --- operands -----------------------------------------------------------------------------
+    @property
+    def title(self) -> str:
+        """First line of the emitted file's docstring."""
+        letters = {"n": "", "t": ".T"}
+        product = f"a{letters[self.spec.layout[0]]} @ b{letters[self.spec.layout[1]]}"
+        chain = " -> ".join(type(op).__name__ for op in self.spec.epilogue)
+        return f"GEMM: out = {product}" + (f" -> {chain}" if chain else "")
 
     @property
-    def params(self) -> tuple[Operand, ...]:
-        """Parameters of the emitted function; a and b are not read when k is 0."""
-        inputs = self.spec.operands
-        if not self.spec.k:
-            inputs = tuple(o for o in inputs if o.kind != "mainloop")
-        return inputs + self.spec.outputs
+    def m_symbol(self) -> str:
+        """How the emitted file spells m: a constant, or the name of a dynamic dimension."""
+        return self.spec.m.name if isinstance(self.spec.m, Dyn) else "M"
 
-    def access_of(self, name: str) -> str:
-        """Return ``dense``, ``strided`` or ``unaligned`` for an operand or output."""
-        return dict(self.access).get(name, "dense")
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Module-level sizes of the emitted file."""
+        sizes = {"N": self.spec.n, "K": self.spec.k}
+        if not isinstance(self.spec.m, Dyn):
+            sizes = {"M": self.spec.m, **sizes}
+        return sizes
 
-    def strides(self, operand: Operand) -> tuple[str, ...]:
-        """Return names of the run-time strides of an operand that is not dense, else ()."""
-        if self.access_of(operand.name) == "dense":
-            return ()
-        if len(operand.shape) == 1:
-            return (f"{operand.name}_stride",)
-        outputs = {output.name for output in self.spec.outputs}
-        inner = operand.kind == "mainloop" or operand.name in outputs
-        return (f"{operand.name}_stride", "1" if inner else f"{operand.name}_inner_stride")
+    @property
+    def tile(self) -> dict[str, int]:
+        """Module-level tile sizes of the emitted file."""
+        s = self.schedule
+        tile = {"BLOCK_M": s.block_m, "BLOCK_N": s.block_n}
+        return {**tile, "BLOCK_K": s.block_k} if self.spec.k else tile
+
+    @property
+    def symbols(self) -> tuple[tuple[str, str], ...]:
+        """Dynamic dimensions and run-time strides, with their integer types."""
+        strides = (text for o in self.params for text in self.strides(o) if text != "1")
+        return (
+            *((dyn.name, "int32") for dyn in self.spec.dynamic),
+            *((stride, "int64") for stride in strides),
+        )
+
+    def shape_symbols(self, operand: Operand) -> tuple[str, ...]:
+        """Return the shape of an operand in the emitted file's symbols, such as M and K."""
+        m = self.m_symbol
+        mainloop = {
+            "a": (m, "K") if self.spec.layout[0] == "n" else ("K", m),
+            "b": ("K", "N") if self.spec.layout[1] == "n" else ("N", "K"),
+        }
+        if operand.kind == "mainloop":
+            return mainloop[operand.name]
+        shapes = {"row_vector": ("N",), "column_vector": (m,), "tile": (m, "N"), "scalar": ("1",)}
+        return shapes[operand.kind]
+
+    def element_type(self, operand: Operand) -> str:
+        """Return the element type of a parameter as the emitted file names it."""
+        return self.mainloop_dtype if operand.kind == "mainloop" else operand.dtype.value
 
     @property
     def mainloop_dtype(self) -> str:
@@ -136,84 +112,12 @@ class GemmGeometry:
         }.get(self.schedule.smem_swizzle, "")
 
     @property
-    def title(self) -> str:
-        """First line of the emitted file's docstring."""
-        letters = {"n": "", "t": ".T"}
-        product = f"a{letters[self.spec.layout[0]]} @ b{letters[self.spec.layout[1]]}"
-        chain = " -> ".join(type(op).__name__ for op in self.spec.epilogue)
-        return f"GEMM: out = {product}" + (f" -> {chain}" if chain else "")
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The epilogue chain, cut at its outputs."""
-        return segments(self.spec.epilogue, self.spec.numerics, self.spec.out_dtype)
-
-    # --- text that templates print ------------------------------------------------------------
-
-    @property
-    def m_symbol(self) -> str:
-        """How the emitted file spells m: a constant, or the name of a dynamic dimension."""
-        return self.spec.m.name if isinstance(self.spec.m, Dyn) else "M"
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Module-level sizes of the emitted file."""
-        sizes = {"N": self.spec.n, "K": self.spec.k}
-        if not isinstance(self.spec.m, Dyn):
-            sizes = {"M": self.spec.m, **sizes}
-        return sizes
-
-    @property
-    def tile(self) -> dict[str, int]:
-        """Module-level tile sizes of the emitted file."""
-        s = self.schedule
-        tile = {"BLOCK_M": s.block_m, "BLOCK_N": s.block_n}
-        return {**tile, "BLOCK_K": s.block_k} if self.spec.k else tile
-
-    def copy_options(self, name: str) -> tuple[tuple[str, object], ...]:
-        """Return keyword arguments of the copy of a mainloop operand to shared memory."""
-        no_tma = (("disable_tma", True),) if self.target.tma else ()
-        if self.loads_elements(name):
-            return (*no_tma, ("coalesced_width", 1))
-        if self.access_of(name) == "unaligned":
-            return no_tma
-        if self.schedule.variant == "cp_async":
-            return (("prefer_instruction", "cp_async"),)
-        return ()
-
-    def row_is_vector(self, name: str) -> bool:
-        """Return whether rows of a mainloop operand are known to start on 16-byte boundaries."""
-        if self.access_of(name) != "dense":
-            return self.access_of(name) == "strided" and self.pipelined
-        row = next(o for o in self.spec.operands if o.name == name).shape[1]
-        extent = row.multiple_of if isinstance(row, Dyn) else row
-        return extent * self.spec.dtype.bytes % 16 == 0 or (self.pipelined and self.tma_load(name))
-
-    def loads_elements(self, name: str) -> bool:
-        """Return whether a mainloop operand is loaded one 16-bit element at a time.
-
-        Its rows are then not known to start on 4-byte boundaries, which cp.async needs at least.
-        TileLang finds that out too late for some tile shapes, and so has to be told.
-        """
-        if self.spec.dtype.bits != 16 or (self.pipelined and self.tma_load(name)):
-            return False
-        if self.access_of(name) != "dense":
-            return True
-        row = next(o for o in self.spec.operands if o.name == name).shape[1]
-        return (row.multiple_of if isinstance(row, Dyn) else row) % 2 != 0
-
-    @property
     def swizzle_comment(self) -> str:
         """Why the layouts of the operand tiles are set by hand."""
         if self.schedule.smem_swizzle == "none":
             return "Operand tiles are plain row-major, without a swizzle against bank conflicts."
         width = self.schedule.smem_swizzle[:-1]
         return f"Rows of the operand tiles are swizzled in {width}-byte spans."
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the output has no elements, so that nothing is ever launched."""
-        return 0 in (self.spec.m, self.spec.n)
 
     @property
     def product_text(self) -> str:
@@ -234,184 +138,5 @@ class GemmGeometry:
     @property
     def calls_functional(self) -> bool:
         """Whether main() calls torch.nn.functional."""
-        values = [] if self.is_empty else self._values
+        values = [] if self.is_empty else self.values
         return any("functional." in to_torch(x, self.torch_names) for x in values)
-
-    def calls(self, function: str) -> bool:
-        """Return whether the chain prints a call of a TileLang function."""
-        return any(function in functions(value) for value in self._values)
-
-    @property
-    def _values(self) -> list[Expr]:
-        return [step.value for segment in self.segments for step in segment.steps]
-
-    @property
-    def symbols(self) -> tuple[tuple[str, str], ...]:
-        """Dynamic dimensions and run-time strides, with their integer types."""
-        strides = (text for o in self.params for text in self.strides(o) if text != "1")
-        return (
-            *((dyn.name, "int32") for dyn in self.spec.dynamic),
-            *((stride, "int64") for stride in strides),
-        )
-
-    def shape_symbols(self, operand: Operand) -> tuple[str, ...]:
-        """Return the shape of an operand in the emitted file's symbols, such as M and K."""
-        m = self.m_symbol
-        mainloop = {
-            "a": (m, "K") if self.spec.layout[0] == "n" else ("K", m),
-            "b": ("K", "N") if self.spec.layout[1] == "n" else ("N", "K"),
-        }
-        if operand.kind == "mainloop":
-            return mainloop[operand.name]
-        shapes = {"row_vector": ("N",), "column_vector": (m,), "tile": (m, "N"), "scalar": ("1",)}
-        return shapes[operand.kind]
-
-    def element_type(self, operand: Operand) -> str:
-        """Return the element type of a parameter as the emitted file names it."""
-        return self.mainloop_dtype if operand.kind == "mainloop" else operand.dtype.value
-
-    @property
-    def stores(self) -> tuple[Stored, ...]:
-        """How each output leaves the CTA, in the order of the chain's segments."""
-        tiles: dict[DType, str] = {}
-        stores = []
-        for segment in self.segments:
-            output = self.output(segment.store)
-            first = output.dtype not in tiles
-            tile = tiles.setdefault(output.dtype, f"{output.name}_shared")
-            staged = self.schedule.epilogue_path == "shared"
-            unaligned = self.access_of(output.name) == "unaligned"
-            stores.append(Stored(output, tile if staged else "", first and staged, unaligned))
-        return tuple(stores)
-
-    # --- grid and warps -----------------------------------------------------------------------
-
-    def tiles(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """Return output tiles along m and n."""
-        rows = size(self.spec.m, sizes)
-        return ceil(rows / self.schedule.block_m), ceil(self.spec.n / self.schedule.block_n)
-
-    @property
-    def m_on_x(self) -> bool:
-        """Whether tiles along m go on grid axis x, the only one that may pass 65535."""
-        if isinstance(self.spec.m, Dyn):
-            return True
-        return ceil(self.spec.m / self.schedule.block_m) > MAX_GRID_Y
-
-    def grid(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
-        """Return the launch grid (x, y, z)."""
-        rows, columns = self.tiles(sizes)
-        return (rows, columns, 1) if self.m_on_x else (columns, rows, 1)
-
-    @property
-    def rasterization(self) -> Rasterization | None:
-        """The rasterization in grid axes: TileLang's rows are grid axis y."""
-        order = self.schedule.rasterization
-        if order is None or not self.m_on_x:
-            return order
-        return Rasterization(order.panel, "column" if order.order == "row" else "row")
-
-    @property
-    def trips(self) -> int:
-        """Iterations of the mainloop."""
-        return ceil(self.spec.k / self.schedule.block_k)
-
-    @property
-    def wgmma(self) -> bool:
-        """Whether ``T.gemm`` becomes warpgroup MMA."""
-        readable = self.spec.dtype.bits == 16 or self.spec.layout == "nt"
-        return warps.uses_wgmma(self.target, self.schedule.block_m, self.schedule.threads, readable)
-
-    @property
-    def warps(self) -> tuple[int, int] | None:
-        """Warps along m and n, or None where no split covers the tile."""
-        s = self.schedule
-        return warps.partition(s.block_m, s.block_n, s.threads, s.policy, wgmma=self.wgmma)
-
-    @property
-    def warp_specialized(self) -> bool:
-        """Whether TileLang adds a producer warpgroup: a pipelined loop with a TMA copy."""
-        return self.pipelined and any(self.tma_load(name) for name in ("a", "b"))
-
-    @property
-    def pipelined(self) -> bool:
-        """Whether the mainloop is a pipeline in which TileLang may use TMA."""
-        s = self.schedule
-        loops = s.num_stages > 0 and self.trips > 0
-        return self.target.tma and s.variant == "pipelined" and loops
-
-    def tma_load(self, name: str) -> bool:
-        """Return whether rows of a mainloop operand can be copied by TMA."""
-        if not self.target.tma or self.access_of(name) == "unaligned":
-            return False
-        if self.access_of(name) == "strided":
-            return True
-        row = next(o for o in self.spec.operands if o.name == name).shape[1]
-        return isinstance(row, Dyn) or row * self.spec.dtype.bytes % 16 == 0
-
-    @property
-    def producer_copies_by_tma(self) -> bool:
-        """Whether the producer issues nothing but TMA copies, which one warpgroup does."""
-        return self.tma_load("a") and self.tma_load("b")
-
-    @property
-    def producer_threads(self) -> int:
-        """Threads that TileLang adds to load: one warpgroup, or as many as multiply."""
-        if not self.warp_specialized:
-            return 0
-        return PRODUCER_THREADS if self.producer_copies_by_tma else self.schedule.threads
-
-    @property
-    def threads(self) -> int:
-        """Threads of a CTA, the producers included."""
-        return self.schedule.threads + self.producer_threads
-
-    # --- shared memory and registers ----------------------------------------------------------
-
-    @property
-    def a_tile(self) -> tuple[int, int]:
-        """Shape of the a tile in shared memory."""
-        s = self.schedule
-        return (s.block_m, s.block_k) if self.spec.layout[0] == "n" else (s.block_k, s.block_m)
-
-    @property
-    def b_tile(self) -> tuple[int, int]:
-        """Shape of the b tile in shared memory."""
-        s = self.schedule
-        return (s.block_k, s.block_n) if self.spec.layout[1] == "n" else (s.block_n, s.block_k)
-
-    @property
-    def shared_rows(self) -> tuple[int, int]:
-        """Bytes of one row of the a tile and of the b tile."""
-        return self.a_tile[1] * self.spec.dtype.bytes, self.b_tile[1] * self.spec.dtype.bytes
-
-    def output(self, name: str) -> Operand:
-        """Return the output of that name."""
-        return next(output for output in self.spec.outputs if output.name == name)
-
-    @property
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory of a CTA: the operand ring, whose space the output tile reuses."""
-        s = self.schedule
-        ring = 0
-        for name, side in (("a", s.block_m), ("b", s.block_n)) if self.trips else ():
-            tile = side * s.block_k * self.spec.dtype.bytes * max(1, s.num_stages)
-            by_tma = self.pipelined and self.tma_load(name)
-            ring += ceil(tile / TMA_ALIGNMENT) * TMA_ALIGNMENT if by_tma else tile
-        staged = (s.block_m * s.block_n * x.output.dtype.bytes for x in self.stores if x.tile)
-        return max(ring, *staged, 0)
-
-    @property
-    def acc_registers(self) -> int:
-        """Registers of a thread that hold its part of the accumulator."""
-        return ceil(self.schedule.block_m * self.schedule.block_n / self.schedule.threads)
-
-    @property
-    def hint_sizes(self) -> dict[str, int]:
-        """Sizes of the dynamic dimensions that default schedules are made for."""
-        return {dyn.name: hint(dyn) for dyn in self.spec.dynamic}
-
-
-def auto_swizzle(row_bytes: int) -> int:
-    """Return the widest bank swizzle, in bytes, that a row of shared memory takes; 0 for none."""
-    return next((width for width in _SWIZZLES if row_bytes % width == 0), 0)

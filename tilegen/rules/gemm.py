@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilegen.geometry.gemm import MAX_GRID_Y, GemmGeometry, auto_swizzle
+from tilegen.geometry.gemm import GemmGeometry
+from tilegen.geometry.gemm_tiles import MAX_GRID_Y, auto_swizzle
 from tilegen.rules.gemm_registers import (
     producer_registers,
     register_estimate,
@@ -56,7 +57,7 @@ def _k_atom(g: GemmGeometry) -> Iterator[Violation]:
 
 def _n_atom(g: GemmGeometry) -> Iterator[Violation]:
     split = g.warps
-    if split is None:
+    if split is None or not g.trips:
         return
     groups = split[1] if g.wgmma else 1
     width = g.schedule.block_n // groups

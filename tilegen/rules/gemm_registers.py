@@ -21,7 +21,7 @@ _WGMMA_ALONE = 32  # what wgmma needs there in place of MMA fragments
 _STEP, _FUNCTION, _STRIDES = 8, 56, 32
 _LONG_FUNCTIONS = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
 _ELEMENT = 4  # registers of one element in flight: value, address, predicate
-_COPY = 6  # registers of one cp.async of a single element: addresses and predicate
+_COPY = 6  # registers of one cp.async of less than 16 bytes: addresses and predicate
 # What TileLang hands to each consumer thread by consumer warpgroups, when it re-allocates
 # registers. ptxas compiles three of them under a launch bound of 512 threads: 128 registers.
 _SETMAXNREG = {1: 240, 2: 240, 3: 128}
@@ -72,8 +72,8 @@ def _loads(g: GemmGeometry) -> int:
         elements = ceil(side * s.block_k / threads)
         if g.loads_elements(name):
             total += _ELEMENT * elements
-        elif not g.row_is_vector(name):
-            total += _COPY * elements
+        elif g.copy_bytes(name) < 16:
+            total += _COPY * ceil(elements * g.spec.dtype.bytes / g.copy_bytes(name))
         elif not s.num_stages:
             total += elements * g.spec.dtype.bytes // 4
     return total if g.trips else 0

@@ -135,7 +135,15 @@ def cost_us(spec: Gemm, target: Target, schedule: GemmSchedule) -> float:
 
 
 def candidates(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
-    """Yield complete schedules for ``spec`` in order of preference; not all need be legal."""
+    """Yield different complete schedules in order of preference; not all need be legal."""
+    seen = set()
+    for schedule in _ranked(spec, target):
+        if schedule not in seen:
+            seen.add(schedule)
+            yield schedule
+
+
+def _ranked(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
     tiles = sorted(
         (_complete(spec, target, tile) for tile in _TILES[target.wgmma] if _swizzles(spec, tile)),
         key=lambda schedule: cost_us(spec, target, schedule),

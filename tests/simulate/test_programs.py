@@ -1,0 +1,107 @@
+"""Any legal program of small sizes agrees with the reference at tile level, on each target."""
+
+import time
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from simulate.test_golden_programs import agrees
+
+import tilegen as tg
+from tilegen.compile import prim_func
+from tilegen.reference import inputs
+from tilegen.simulate import prepare, run_program, simulate
+from tilegen.strategies import dims_near, gemm_specs, legal_programs
+
+SIZES = dims_near(16, tiles=4).filter(lambda size: size < 140)
+SMALL = gemm_specs(
+    m=SIZES | st.just(tg.dyn("m", hint=50)),
+    n=SIZES,
+    k=SIZES,
+)
+MAGNITUDES = {
+    "normal": lambda t: t,
+    "large": lambda t: t * 30,
+    "negative": lambda t: -t.abs(),
+    "zero": lambda t: t * 0,
+}
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@given(data=st.data())
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+def test_legal_programs_agree_with_the_reference(target, data):
+    program = data.draw(legal_programs(target, SMALL))
+    sizes = {
+        dim.name: data.draw(st.integers(0, 90 // dim.multiple_of)) * dim.multiple_of
+        for dim in program.spec.dynamic
+    }
+    change = MAGNITUDES[data.draw(st.sampled_from(sorted(MAGNITUDES)))]
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    operands = {
+        name: change(tensor.float()).to(tensor.dtype)
+        for name, tensor in inputs(program.spec, sizes, generator).items()
+    }
+    agrees(program, operands)
+
+
+FUNCTIONS = {
+    "pow": lambda x: x.abs() ** 1.7,
+    "expm1": lambda x: x.expm1(),
+    "log": lambda x: (x.abs() + 1).log() + (x.abs() + 1).log2() + x.abs().log1p(),
+    "roots": lambda x: (x.abs() + 1).sqrt() + (x.abs() + 1).rsqrt(),
+    "waves": lambda x: x.sin() + x.cos() + x.tanh() + x.erf(),
+    "rounding": lambda x: x.floor() + x.ceil() + x.trunc() + x.round() + x.sign(),
+    "nan": lambda x: torch.where(torch.isnan(x / x), 1.0, x),
+    "extremes": lambda x: torch.maximum(x, x * x - 1).clamp(-2, 2) + torch.minimum(x, 0.5 * x),
+    "casts": lambda x: x.to(torch.bfloat16).float() + x.to(torch.float16).float(),
+    "conditions": lambda x: torch.where((x > 0) & (x < 1) | (x < -1), x.exp(), x.exp2()),
+    "activations": lambda x: (
+        torch.nn.functional.softplus(x)
+        + torch.nn.functional.elu(x)
+        + torch.nn.functional.leaky_relu(x)
+    ),
+    "quotient": lambda x: 1 / (1 + x * x) + x.reciprocal().clamp(-1, 1) + x.sigmoid(),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_each_function_of_a_map_is_executed(function):
+    spec = tg.Gemm(m=40, n=40, k=32, dtype="float16", out_dtype="float32") | tg.Map(function)
+    program = tg.build(spec, target="sm_90a", schedule="default")
+    agrees(program, inputs(spec, {}, torch.Generator().manual_seed(0)))
+
+
+DYNAMIC = tg.build(
+    tg.Gemm(m=tg.dyn("m"), n=128, k=96, dtype="float16") | tg.Bias() | tg.Gelu(),
+    target="sm_90a",
+    schedule=tg.GemmSchedule(block_m=64, block_n=64, block_k=32),
+)
+
+
+@given(m=st.integers(0, 130))
+@example(m=0)
+@settings(max_examples=300)
+def test_a_dynamic_size_takes_any_value(m):
+    operands = inputs(DYNAMIC.spec, {"m": m}, torch.Generator().manual_seed(m))
+    out = run_program(DYNAMIC, operands)
+    product = operands["a"].float() @ operands["b"].float() + operands["bias"].float()
+    torch.testing.assert_close(out.float(), torch.nn.functional.gelu(product), atol=4e-3, rtol=4e-3)
+
+
+def test_a_prepared_product_takes_milliseconds():
+    program = tg.build(
+        tg.Gemm(m=128, n=128, k=128, dtype="float16"),
+        target="sm_90a",
+        schedule=tg.GemmSchedule(block_m=64, block_n=64, block_k=32),
+    )
+    function = prim_func(program)
+    assert prepare(function) is prepare(function)
+    tensors = [torch.randn(128, 128).half() for _ in range(3)]
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        assert simulate(function, *tensors, outputs=["out"]).ok
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.01

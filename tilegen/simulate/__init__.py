@@ -1,0 +1,142 @@
+"""Runs the tile program of a TileLang function on the CPU, watched.
+
+What is run is the function's IR as it was traced, tile operation by tile operation, blocks one
+after the other. All threads of a block act as one: what depends on a thread's index is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tilegen.compile import prim_func as traced
+from tilegen.errors import OperandError, SimulationError
+from tilegen.operands import (
+    Signature,
+    check_shape,
+    check_tensor,
+    contiguous,
+    place,
+    shape_of,
+    signature,
+    torch_dtype,
+)
+from tilegen.results import results
+from tilegen.simulate.prepared import Prepared, execute, prepare
+from tilegen.simulate.report import Checks, Diagnostic, Report
+
+if TYPE_CHECKING:
+    from tilegen.program import Program
+
+__all__ = ["Checks", "Diagnostic", "Prepared", "Report", "prepare", "run_program", "simulate"]
+
+
+def simulate(
+    prim_func: Any,
+    *tensors: torch.Tensor,
+    outputs: Sequence[str | int] = (),
+    level: str = "tile",
+    checks: Checks | None = None,
+    seed: int = 0,
+) -> Report:
+    """Run a TileLang function on CPU tensors, and return what was found.
+
+    Args:
+        prim_func: What ``@T.prim_func`` decorates.
+        tensors: One tensor for each parameter; written in place.
+        outputs: Names or positions of parameters that are only written: they are poisoned first,
+            and must be written in whole.
+        level: ``"tile"``, the program as it is written.
+        checks: Which checks are made; None is all.
+        seed: Decides the order of the blocks; 0 is ascending.
+
+    Raises:
+        SimulationError: The function has an operation that cannot be executed, which is named,
+            or takes other tensors.
+    """
+    _require_tile(level)
+    return execute(prepare(prim_func), tensors, outputs, checks or Checks(), seed)
+
+
+def _require_tile(level: str) -> None:
+    if level != "tile":
+        raise SimulationError(f'level={level!r}: is not served; use level="tile"')
+
+
+def run_program(
+    program: Program,
+    operands: Mapping[str, Any],
+    *,
+    level: str = "tile",
+    checks: Checks | None = None,
+    seed: int = 0,
+) -> Any:
+    """Return what the kernel of a program would: its output, or a named tuple of several.
+
+    Args:
+        program: The program. For operands that are not dense, it is rebuilt as a kernel would be.
+        operands: Every operand by name, on the CPU.
+        level: As for `simulate`.
+        checks: As for `simulate`.
+        seed: As for `simulate`.
+
+    Raises:
+        OperandError: An operand does not fit.
+        SimulationError: A fault was found; holds the Report.
+    """
+    _require_tile(level)
+    call = signature(program.spec, program.params)
+    given = _bound(call, operands)
+    sizes = call.sizes(list(given.values()))
+    made = {
+        output.name: torch.empty(shape_of(output, sizes), dtype=torch_dtype(output.dtype))
+        for output in call.outputs
+    }
+    program, tensors = _placed(program, {**given, **made})
+    names = [operand.name for operand in program.params]
+    values = [tensors[name] for name in names]
+    written = [names.index(name) for name in made]
+    function = traced(program)
+    simulate(function, *values, outputs=written, checks=checks, seed=seed).raise_if_bad()
+    return results(program.name, tuple(made))(list(made.values()))
+
+
+def _bound(call: Signature, operands: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return every operand by name, in order; OperandError if one does not fit."""
+    given = dict(zip(call.names, call.bind((), operands), strict=True))
+    for operand in call.inputs:
+        _check(operand, given[operand.name])
+    sizes = call.sizes(list(given.values()))
+    for operand in call.inputs:
+        check_shape(operand, given[operand.name], sizes)
+    return given
+
+
+def _check(operand: Any, tensor: Any) -> None:
+    """Raise an OperandError unless ``tensor`` is a CPU tensor of the operand's type."""
+    check_tensor(operand, tensor)
+    name, dtype = operand.name, torch_dtype(operand.dtype)
+    if tensor.device.type != "cpu":
+        raise OperandError(name, f"device={tensor.device}: must be the CPU; use {name}.cpu()")
+    if tensor.dtype != dtype:
+        raise OperandError(name, f"dtype={tensor.dtype}: must be {dtype}; use {name}.to({dtype})")
+
+
+def _placed(
+    program: Program, tensors: Mapping[str, torch.Tensor]
+) -> tuple[Program, dict[str, torch.Tensor]]:
+    """Return the program for the tensors' strides, and the tensors that it can take."""
+    access = dict(program.access)
+    taken = dict(tensors)
+    outputs = {output.name for output in program.spec.outputs}
+    for operand in program.params:
+        name = operand.name
+        placement = place(operand, tensors[name], is_output=name in outputs)
+        if placement.copied:
+            taken[name] = contiguous(tensors[name])
+        if placement.access != "dense" and access.get(name) != "unaligned":
+            access[name] = placement.access
+    same = access == dict(program.access)
+    return (program if same else program.with_access(access)), taken

@@ -1,0 +1,125 @@
+"""What translated code runs in, and what its translation knows about names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tilegen.simulate import tir
+from tilegen.simulate.memory import Buffer
+from tilegen.simulate.report import Watch
+from tilegen.simulate.values import Value
+
+
+class Frame:
+    """The state of a run.
+
+    Attributes:
+        values: The value of each variable.
+        buffers: The buffer of each name.
+        sizes: Number of iterations of each running ``T.Parallel`` loop, outermost first.
+        mask: Which of these iterations are active; None for all.
+        watch: Where the run is.
+        order: Returns the order in which ``n`` blocks run.
+    """
+
+    __slots__ = ("buffers", "mask", "order", "sizes", "values", "watch")
+
+    def __init__(
+        self, values: int, buffers: int, watch: Watch, order: Callable[[int], list[int]]
+    ) -> None:
+        self.values: list[Value] = [None] * values
+        self.buffers: list[Buffer] = [None] * buffers  # type: ignore[list-item]
+        self.sizes: list[int] = []
+        self.mask: torch.Tensor | None = None
+        self.watch, self.order = watch, order
+
+
+Run = Callable[[Frame], None]
+Compute = Callable[[Frame], Value]
+
+
+class Scope:
+    """What is known about the variables and buffers of a function while it is translated.
+
+    Attributes:
+        vectors: Variables whose value differs between the iterations of a ``T.Parallel``.
+        axes: Variables of running ``T.Parallel`` loops that count from 0, and their axes.
+        macros: Expressions of variables that stand before what they depend on is defined.
+        depth: Number of axes of the running nest of ``T.Parallel`` loops.
+        parallel: Number of these loops around the statement.
+        slots: Place in a frame of each variable.
+        buffer_count: Number of buffers in a frame.
+        allocated: By data variable, the buffer that was allocated and its place.
+        aliases: By data variable, other views of that buffer and their places.
+    """
+
+    def __init__(self) -> None:
+        self.vectors: set[tir.Node] = set()
+        self.axes: dict[tir.Node, int] = {}
+        self.macros: dict[tir.Node, tir.Node] = {}
+        self.depth = self.parallel = 0
+        self.slots: dict[tir.Node, int] = {}
+        self._buffers: dict[tir.Node, int] = {}
+        self.buffer_count = 0
+        self.allocated: dict[tir.Node, tuple[tir.Node, int]] = {}
+        self.aliases: dict[tir.Node, list[tuple[tir.Node, int]]] = {}
+
+    def slot(self, variable: tir.Node) -> int:
+        """Return the place of a variable in a frame, made where it is new."""
+        return self.slots.setdefault(variable, len(self.slots))
+
+    def define(self, buffer: tir.Node) -> int:
+        """Return the place in a frame of a buffer that is about to be allocated."""
+        place = self._buffers[buffer] = self._place()
+        self.allocated[buffer.data] = buffer, place
+        return place
+
+    def buffer(self, buffer: tir.Node) -> int:
+        """Return the place of a buffer that is accessed; it may be another view of one."""
+        if buffer in self._buffers:
+            return self._buffers[buffer]
+        if buffer.data not in self.allocated:
+            raise tir.refusal(f"buffer {buffer.name}, which is allocated nowhere,")
+        known, place = self.allocated[buffer.data]
+        if str(known.dtype) != str(buffer.dtype):
+            raise tir.refusal(f"buffer {buffer.name}, a view of {known.name} as another type,")
+        if [str(size) for size in known.shape] == [str(size) for size in buffer.shape]:
+            self._buffers[buffer] = place
+            return place
+        if not all(tir.is_constant(size) for size in buffer.shape):
+            raise tir.refusal(f"buffer {buffer.name}, a view of dynamic shape,")
+        place = self._buffers[buffer] = self._place()
+        self.aliases.setdefault(buffer.data, []).append((buffer, place))
+        return place
+
+    def _place(self) -> int:
+        self.buffer_count += 1
+        return self.buffer_count - 1
+
+    def is_vector(self, expression: tir.Node) -> bool:
+        """Return whether an expression differs between the iterations of a ``T.Parallel``."""
+        return any(
+            node in self.vectors or (node in self.macros and self.is_vector(self.macros[node]))
+            for node in tir.walk(expression)
+            if tir.kind(node) == "Var"
+        )
+
+    def known(self, expression: tir.Node) -> bool:
+        """Return whether every variable of an expression is defined."""
+        return all(
+            node in self.slots or node in self.macros
+            for node in tir.walk(expression)
+            if tir.kind(node) == "Var" and str(node.dtype) != "handle"
+        )
+
+
+def text(node: Any) -> str:
+    """Return the text of an expression, by which equal ones are known."""
+    return str(node)
+
+
+Translate = Callable[[Scope, tir.Node], Compute]
+"""Translates an expression."""

@@ -1,0 +1,110 @@
+"""How loops run: blocks of a grid, serial loops, and the iterations of ``T.Parallel`` at once."""
+
+from __future__ import annotations
+
+import torch
+
+from tilegen.simulate import tir, values
+from tilegen.simulate.expressions import masked
+from tilegen.simulate.frame import Compute, Frame, Run, Scope, text
+
+
+class Leave(Exception):
+    """Leaves the innermost serial loop, or with ``again`` its iteration."""
+
+    def __init__(self, again: bool) -> None:
+        self.again = again
+
+
+def left(body: Run, frame: Frame) -> bool:
+    """Run the body of a loop, and return whether it left the loop."""
+    try:
+        body(frame)
+    except Leave as leave:
+        return not leave.again
+    return False
+
+
+def is_launch(node: tir.Node) -> bool:
+    """Return whether a node is a loop over the blocks of a grid."""
+    return tir.kind(node) == "For" and tir.loop_kind(node) == "thread_binding"
+
+
+def blocks(tag: str, slot: int, count: Compute, body: Run, nested: bool) -> Run:
+    """Return what runs blocks one after the other, in the order of the seed.
+
+    Args:
+        tag: Axis of the grid, such as ``blockIdx.x``.
+        slot: Place of the block index.
+        count: Number of blocks along the axis.
+        body: What a block does, or the loop over the next axis.
+        nested: Whether it is such a loop.
+    """
+
+    def run(frame: Frame) -> None:
+        watch = frame.watch
+        if not watch.block:
+            watch.launched = watch.counters["blocks"]
+            watch.counters["launches"] += 1
+        for index in frame.order(int(count(frame))):
+            frame.values[slot] = watch.block[tag] = index
+            if not nested:
+                watch.counters["blocks"] += 1
+                watch.number = watch.counters["blocks"]
+            body(frame)
+        watch.block.pop(tag, None)
+        watch.number = 0
+
+    return run
+
+
+def varying(slot: int, first: Compute, count: Compute, body: Run) -> Run:
+    """Return a serial loop inside T.Parallel whose range differs between its iterations."""
+
+    def run(frame: Frame) -> None:
+        start = torch.as_tensor(first(frame))
+        end = start + torch.as_tensor(count(frame))
+        length = int((end - start).max())
+        for step in range(length):
+            frame.values[slot] = start + step
+            active = values.both(frame.mask, start + step < end)
+            if active.any():
+                masked(frame, active, body)
+
+    return run
+
+
+def depth(node: tir.Node) -> int:
+    """Return how many T.Parallel loops are nested from a loop on."""
+    inner = [part for part in tir.walk(node.body) if tir.is_parallel(part)]
+    return 1 + max((depth(part) for part in inner), default=0)
+
+
+def tracked(scope: Scope, nest: tir.Node) -> list[int]:
+    """Return the buffers that iterations of a nest may both write and read at one element.
+
+    That is not so where all accesses have the same indices, among which is every loop variable.
+    """
+    nodes = tir.walk(nest)
+    loops = {node.loop_var for node in nodes if tir.is_parallel(node)}
+    stores = [node for node in nodes if tir.kind(node) == "BufferStore"]
+    loads = [node for node in nodes if tir.kind(node) == "BufferLoad"]
+    found: dict[int, None] = {}
+    for store in stores:
+        read = [load for load in loads if load.buffer.data.same_as(store.buffer.data)]
+        places = {
+            text(list(node.indices))
+            for node in (*read, *stores)
+            if node.buffer.data.same_as(store.buffer.data)
+        }
+        used = {part for part in store.indices if part in loops}
+        used |= {
+            side
+            for part in store.indices
+            if tir.kind(part) == "Add"
+            for side, other in ((part.a, part.b), (part.b, part.a))
+            if side in loops and not scope.is_vector(other)
+        }
+        if read and (len(places) > 1 or used != loops):
+            found[scope.buffer(store.buffer)] = None
+    return list(found)

@@ -1,0 +1,240 @@
+"""Buffers: values, and for each element whether it was initialized and which block wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tilegen.errors import SimulationError
+from tilegen.simulate.report import Kind, Watch, extent
+
+Place = tuple[int | slice | torch.Tensor, ...]
+"""What indexes a buffer, inside its bounds: all ints and slices, or all tensors."""
+
+DTYPES = {
+    "bool": torch.bool,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "custom[tfloat32]": torch.float32,  # its low bits are cut where tensor cores read it
+    "float64": torch.float64,
+    "float8_e4m3": torch.float8_e4m3fn,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+}
+_ATOMIC = -1
+_POISON = 0x5A
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return torch's name of a TIR element type; SimulationError if it is not executed."""
+    if name not in DTYPES:
+        raise SimulationError(f"dtype={name!r}: is not simulated; use one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+class Track:
+    """Which iteration of a running ``T.Parallel`` wrote and read each element of a buffer.
+
+    0 is none, -1 several, else the iteration's number from 1.
+    """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.writer = torch.zeros(tuple(shape), dtype=torch.int64)
+        self.reader = torch.zeros(tuple(shape), dtype=torch.int64)
+
+
+class Buffer:
+    """A tensor and what is known about its elements.
+
+    Attributes:
+        name: Name in the program.
+        scope: Memory it lies in: ``global``, ``shared``, ``shared.dyn``, ``local.fragment``, ...
+        tensor: The values; poison where uninitialized.
+        initialized: Which elements were written; None for all.
+        owner: Number of the block that wrote each element last, -1 if atomically; None before
+            anything is written, and outside of global memory.
+        track: Set while a ``T.Parallel`` runs whose iterations may disagree about the buffer.
+    """
+
+    __slots__ = ("initialized", "name", "owner", "scope", "tensor", "track")
+
+    def __init__(
+        self,
+        name: str,
+        scope: str,
+        tensor: torch.Tensor,
+        initialized: torch.Tensor | None,
+        owner: torch.Tensor | None = None,
+    ) -> None:
+        self.name, self.scope, self.tensor = name, scope, tensor
+        self.initialized, self.owner = initialized, owner
+        self.track: Track | None = None
+
+    @property
+    def is_global(self) -> bool:
+        """Whether it lies in global memory, where TileLang guards accesses."""
+        return self.scope == "global"
+
+    @property
+    def rank(self) -> int:
+        """How close to the arithmetic it lies: 0 global, 1 shared, 2 registers."""
+        return 2 if self.scope.startswith("local") else 0 if self.is_global else 1
+
+    def reshaped(self, name: str, shape: Sequence[int]) -> Buffer:
+        """Return the same memory under another shape."""
+        return Buffer(
+            name,
+            self.scope,
+            self.tensor.view(tuple(shape)),
+            None if self.initialized is None else self.initialized.view(tuple(shape)),
+            self.owners().view(tuple(shape)) if self.is_global else None,
+        )
+
+    def owners(self) -> torch.Tensor:
+        """Return the owner of each element, of which there are none at first."""
+        if self.owner is None:
+            self.owner = torch.zeros(self.tensor.shape, dtype=torch.int32)
+        return self.owner
+
+
+def allocate(name: str, scope: str, shape: Sequence[int], dtype: str) -> Buffer:
+    """Return a new buffer of poison, none of which is initialized."""
+    tensor = torch.empty(tuple(shape), dtype=dtype_of(dtype))
+    poison(tensor)
+    initialized = torch.zeros(tensor.shape, dtype=torch.bool)
+    return Buffer(name, scope, tensor, initialized)
+
+
+def operand(name: str, tensor: torch.Tensor, *, is_output: bool) -> Buffer:
+    """Return the buffer of a parameter, which shares the tensor's memory; outputs are poisoned."""
+    initialized = None
+    if is_output:
+        poison(tensor)
+        initialized = torch.zeros(tensor.shape, dtype=torch.bool)
+    return Buffer(name, "global", tensor, initialized)
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill a tensor with NaN, or with a telling integer."""
+    if tensor.dtype.is_floating_point:
+        tensor.copy_(torch.tensor(float("nan")).to(tensor.dtype))
+    else:
+        tensor.fill_(True if tensor.dtype is torch.bool else _POISON)
+
+
+def indices_of(place: Place) -> tuple[list[torch.Tensor], tuple[int, ...]]:
+    """Return one index tensor for each axis of a place, and the shape they broadcast to."""
+    slices = [part for part in place if isinstance(part, slice)]
+    indices, position = [], 0
+    for part in place:
+        if isinstance(part, slice):
+            shape = [1] * len(slices)
+            shape[position] = -1
+            indices.append(torch.arange(part.start, part.stop).view(shape))
+            position += 1
+        else:
+            indices.append(torch.as_tensor(part))
+    return indices, tuple(torch.broadcast_shapes(*(index.shape for index in indices)))
+
+
+def note_read(buffer: Buffer, place: Place, watch: Watch, mask: torch.Tensor | None = None) -> None:
+    """Check that the elements at a place may be read, where ``mask`` is true."""
+    if buffer.initialized is not None and watch.checks.uninitialized:
+        known = buffer.initialized[place]
+        if not known.all():
+            said = "is read before it is written"
+            _require(~known, buffer, place, watch, mask, "uninitialized", said)
+    if buffer.owner is not None and watch.checks.ownership:
+        owner = buffer.owner[place]
+        others = (owner > watch.launched) & (owner != watch.number)
+        said = "is read in one block and written in another of the same launch"
+        _require(others, buffer, place, watch, mask, "race", said)
+
+
+def note_write(
+    buffer: Buffer,
+    place: Place,
+    watch: Watch,
+    mask: torch.Tensor | None = None,
+    *,
+    atomic: bool = False,
+) -> None:
+    """Record that the elements at a place are written, where ``mask`` is true."""
+    if buffer.is_global:
+        owners = buffer.owners()
+        owner = owners[place]
+        if watch.checks.ownership:
+            others = (owner > watch.launched) & (owner != watch.number)
+            said = "is written by two blocks of one launch"
+            _require(others, buffer, place, watch, mask, "race" if atomic else "double-write", said)
+        mark = _ATOMIC if atomic else watch.number
+        owners[place] = mark if mask is None else torch.where(mask, mark, owner)
+    if buffer.initialized is not None:
+        if mask is None:
+            buffer.initialized[place] = True
+        else:
+            buffer.initialized[place] = buffer.initialized[place] | mask
+
+
+def _require(
+    faulty: torch.Tensor,
+    buffer: Buffer,
+    place: Place,
+    watch: Watch,
+    mask: torch.Tensor | None,
+    kind: Kind,
+    message: str,
+) -> None:
+    """Raise a fault of ``kind`` where ``faulty`` and ``mask`` are true."""
+    if mask is not None:
+        faulty = faulty & mask
+    if faulty.any():
+        indices, shape = indices_of(place)
+        faulty = faulty.expand(shape)
+        count = int(faulty.sum())
+        text = f"each of {count} elements of {buffer.scope} memory {message}"
+        watch.fault(kind, buffer.name, extent(indices, faulty), text)
+
+
+def note_iterations(
+    buffer: Buffer,
+    place: tuple[torch.Tensor, ...],
+    iterations: torch.Tensor,
+    watch: Watch,
+    *,
+    write: bool,
+) -> None:
+    """Record which iterations access the elements at a place of index tensors.
+
+    Args:
+        buffer: A buffer with a track.
+        place: One flat index tensor for each axis.
+        iterations: The iteration, from 1, of each access.
+        watch: Raises a race if another iteration wrote an element, or read what is written.
+        write: Whether the accesses write.
+    """
+    track = buffer.track
+    assert track is not None
+    maps = (track.writer, track.reader) if write else (track.writer,)
+    for known in maps:
+        earlier = known[place]
+        clash = (earlier != 0) & (earlier != iterations)
+        if clash.any() and watch.checks.race:
+            message = "iterations of one T.Parallel access an element that another writes"
+            watch.fault("race", buffer.name, extent(place, clash), message)
+    own = track.writer if write else track.reader
+    flat = torch.zeros_like(iterations)
+    for index, size in zip(place, own.shape, strict=True):
+        flat = flat * size + index
+    first = own.view(-1).scatter_reduce(0, flat, iterations, "amax")
+    last = own.view(-1)[flat]
+    several = (first[flat] != iterations) | ((last != 0) & (last != iterations))
+    own.view(-1)[flat] = torch.where(several, -1, iterations)
+    own.view(-1)[flat[several]] = -1

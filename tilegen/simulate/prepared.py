@@ -1,0 +1,247 @@
+"""A translated function: what is kept of it, and how it is run on tensors."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+from attrs import frozen
+
+from tilegen.errors import SimulationError
+from tilegen.simulate import tir
+from tilegen.simulate.census import census
+from tilegen.simulate.expressions import expression
+from tilegen.simulate.frame import Compute, Frame, Run, Scope
+from tilegen.simulate.memory import Buffer, dtype_of, indices_of, operand
+from tilegen.simulate.report import Checks, Diagnostic, Fault, Report, Watch, extent
+from tilegen.simulate.translate import statement
+
+_KEPT = 128
+_prepared: OrderedDict[int, Prepared] = OrderedDict()
+
+
+@frozen(eq=False)
+class Parameter:
+    """A tensor parameter.
+
+    Attributes:
+        name: Its name.
+        dtype: Its element type.
+        shape: For each size, the place in a frame of a dynamic one, and how it is computed.
+        strides: For each stride in elements, the same.
+        place: Place of the buffer in a frame.
+        aliases: Places of other views of it, their names and shapes.
+        site: File and line of the last statement that writes it.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[tuple[int | None, Compute], ...]
+    strides: tuple[tuple[int | None, Compute], ...]
+    place: int
+    aliases: tuple[tuple[int, str, tuple[int, ...]], ...]
+    site: tuple[str, int]
+
+
+@frozen(eq=False)
+class Prepared:
+    """A function, translated.
+
+    Attributes:
+        function: The function.
+        name: Its name.
+        parameters: Its parameters in order.
+        values: Number of variables.
+        buffers: Number of buffers.
+        run: Runs it on a frame whose parameters are bound.
+    """
+
+    function: tir.Node
+    name: str
+    parameters: tuple[Parameter, ...]
+    values: int
+    buffers: int
+    run: Run
+
+
+def prepare(function: tir.Node) -> Prepared:
+    """Return a function, translated; the same one for the same function.
+
+    Raises:
+        SimulationError: It has an operation that cannot be executed, which is named.
+    """
+    tir.require_function(function)
+    found = _prepared.get(id(function))
+    if found is None:
+        tir.load()
+        census(function)
+        found = _prepared[id(function)] = _translated(function)
+        if len(_prepared) > _KEPT:
+            _prepared.popitem(last=False)
+    return found
+
+
+def _translated(function: tir.Node) -> Prepared:
+    scope = Scope()
+    buffers = tir.signature(function)
+    places = [scope.define(buffer) for buffer in buffers]
+    for buffer in buffers:
+        for size in (*buffer.shape, *buffer.strides):
+            if tir.kind(size) == "Var":
+                scope.slot(size)
+    run = statement(scope, tir.Sites(function), function.body)
+    sites = tir.writers(function)
+    parameters = tuple(
+        Parameter(
+            buffer.name,
+            dtype_of(str(buffer.dtype)),
+            tuple(_size(scope, size) for size in buffer.shape),
+            tuple(_size(scope, size) for size in buffer.strides),
+            place,
+            tuple(
+                (other, alias.name, tuple(int(size) for size in alias.shape))
+                for alias, other in scope.aliases.get(buffer.data, [])
+            ),
+            sites.get(buffer.data, ("", 0)),
+        )
+        for buffer, place in zip(buffers, places, strict=True)
+    )
+    return Prepared(
+        function, tir.name_of(function), parameters, len(scope.slots), scope.buffer_count, run
+    )
+
+
+def _size(scope: Scope, size: tir.Node) -> tuple[int | None, Compute]:
+    slot = scope.slot(size) if tir.kind(size) == "Var" else None
+    return slot, expression(scope, size)
+
+
+def execute(
+    prepared: Prepared,
+    tensors: Sequence[torch.Tensor],
+    outputs: Collection[str | int],
+    checks: Checks,
+    seed: int,
+) -> Report:
+    """Run a translated function on tensors, which are written in place.
+
+    Args:
+        prepared: The function.
+        tensors: One tensor for each parameter.
+        outputs: Names or positions of the parameters that are only written.
+        checks: Which checks are made.
+        seed: Decides the order of the blocks.
+
+    Raises:
+        SimulationError: A tensor does not fit a parameter, or an operation failed.
+    """
+    watch = Watch(checks, seed)
+    frame = Frame(prepared.values, prepared.buffers, watch, _order(seed))
+    written = _outputs(prepared, outputs)
+    _check(prepared, tensors, frame)
+    for parameter, tensor in zip(prepared.parameters, tensors, strict=True):
+        buffer = operand(parameter.name, tensor, is_output=parameter in written)
+        frame.buffers[parameter.place] = buffer
+        for place, name, shape in parameter.aliases:
+            frame.buffers[place] = buffer.reshaped(name, shape)
+    return Report(
+        kernel=prepared.name,
+        level="tile",
+        seed=seed,
+        diagnostics=_run(prepared, frame, written),
+        counters=dict(watch.counters),
+    )
+
+
+def _run(prepared: Prepared, frame: Frame, written: list[Parameter]) -> tuple[Diagnostic, ...]:
+    """Run a function on its frame, and return what is found."""
+    watch = frame.watch
+    try:
+        with torch.no_grad():
+            prepared.run(frame)
+    except Fault as fault:
+        return (fault.diagnostic,)
+    except (RuntimeError, TypeError, IndexError, ZeroDivisionError) as error:
+        file, line = watch.site
+        said = f"{prepared.name}: the statement at {file}:{line} cannot be simulated: {error}"
+        raise SimulationError(said) from error
+    return _unwritten(written, frame) if watch.checks.unwritten else ()
+
+
+def _order(seed: int) -> Callable[[int], list[int]]:
+    """Return what gives the order of blocks: ascending for seed 0, else drawn."""
+    generator = random.Random(seed)
+
+    def order(count: int) -> list[int]:
+        blocks = list(range(count))
+        if seed:
+            generator.shuffle(blocks)
+        return blocks
+
+    return order
+
+
+def _outputs(prepared: Prepared, outputs: Collection[str | int]) -> list[Parameter]:
+    named = {parameter.name: parameter for parameter in prepared.parameters}
+    found = []
+    for output in outputs:
+        if isinstance(output, str) and output in named:
+            found.append(named[output])
+        elif isinstance(output, int) and 0 <= output < len(prepared.parameters):
+            found.append(prepared.parameters[output])
+        else:
+            hint = f"{prepared.name} takes {', '.join(named)}"
+            raise SimulationError(f"outputs={output!r}: is no parameter; {hint}")
+    return found
+
+
+def _check(prepared: Prepared, tensors: Sequence[torch.Tensor], frame: Frame) -> None:
+    """Bind dynamic sizes and strides, and check type, shape and strides of each tensor."""
+    parameters = prepared.parameters
+    if len(tensors) != len(parameters):
+        names = ", ".join(parameter.name for parameter in parameters)
+        raise SimulationError(f"{len(tensors)} tensors: {prepared.name} takes {names}")
+    for parameter, tensor in zip(parameters, tensors, strict=True):
+        if tensor.device.type != "cpu" or tensor.dtype != parameter.dtype:
+            said = f"{parameter.name}: is {tensor.dtype} on {tensor.device}"
+            raise SimulationError(f"{said}; must be {parameter.dtype} on cpu")
+        if tensor.dim() == len(parameter.shape):
+            sizes = (*tensor.shape, *tensor.stride())
+            for (slot, _), size in zip((*parameter.shape, *parameter.strides), sizes, strict=False):
+                if slot is not None and frame.values[slot] is None:
+                    frame.values[slot] = size
+    for parameter, tensor in zip(parameters, tensors, strict=True):
+        shape = tuple(int(size(frame)) for _, size in parameter.shape)
+        if tuple(tensor.shape) != shape:
+            said = f"{parameter.name}: shape={tuple(tensor.shape)}"
+            raise SimulationError(f"{said}: must be {shape}")
+        strides = tuple(int(stride(frame)) for _, stride in parameter.strides)
+        pairs = zip(shape, strides, tensor.stride(), strict=False)
+        if tensor.numel() and any(size > 1 and want != got for size, want, got in pairs):
+            said = f"{parameter.name}: strides={tensor.stride()}"
+            raise SimulationError(f"{said}: must be {strides}; use {parameter.name}.contiguous()")
+
+
+def _unwritten(written: list[Parameter], frame: Frame) -> tuple[Diagnostic, ...]:
+    """Return a diagnostic for each output that has unwritten elements."""
+    found = []
+    for parameter in written:
+        buffer: Buffer = frame.buffers[parameter.place]
+        assert buffer.initialized is not None
+        missing = ~buffer.initialized
+        if missing.any():
+            indices, _ = indices_of(tuple(slice(0, size) for size in missing.shape))
+            file, line = parameter.site
+            diagnostic = Diagnostic(
+                kind="unwritten",
+                buffer=buffer.name,
+                elements=extent(indices, missing),
+                file=file,
+                line=line,
+                seed=frame.watch.seed,
+                message=f"{int(missing.sum())} elements of an output are never written",
+            )
+            found.append(diagnostic)
+    return tuple(found)

@@ -1,0 +1,167 @@
+"""What a simulation found: diagnostics, counters, and the watch that records the first fault."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal, NoReturn
+
+import torch
+from attrs import asdict, field, frozen
+
+from tilegen.errors import SimulationError
+
+Kind = Literal[
+    "out-of-bounds", "uninitialized", "unwritten", "double-write", "race", "shape", "assertion"
+]
+Range = tuple[int, int]
+
+
+@frozen(kw_only=True)
+class Diagnostic:
+    """A fault in a tile program.
+
+    Attributes:
+        kind: What is wrong.
+        buffer: Name of the buffer; the condition, if that is what is false.
+        elements: For each axis, the first element at fault and the one after the last.
+        block: Block indices by name, such as ``blockIdx.x``; empty outside of blocks.
+        warpgroup: The warpgroup at fault; None at tile level, where all threads act as one.
+        file: File of the statement at fault; empty if it has none.
+        line: Its line; 0 if it has none.
+        seed: Seed with which the run can be repeated.
+        message: One sentence.
+    """
+
+    kind: Kind
+    buffer: str
+    message: str
+    elements: tuple[Range, ...] = ()
+    block: tuple[tuple[str, int], ...] = ()
+    warpgroup: int | None = None
+    file: str = ""
+    line: int = 0
+    seed: int = 0
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{first}:{last}" for first, last in self.elements)
+        where = f"[{where}]" if where else ""
+        block = ", ".join(f"{name}={index}" for name, index in self.block)
+        lines = [f"[{self.kind}] {self.buffer}{where}: {self.message}"]
+        if self.line:
+            lines.append(f"at {self.file}:{self.line}")
+        lines.append(f"in block {block or 'none'}, seed {self.seed}")
+        return "\n    ".join(lines)
+
+
+@frozen(kw_only=True)
+class Checks:
+    """Which checks are made; bounds of shared memory and registers are always checked.
+
+    Attributes:
+        uninitialized: Elements that are read before they are written.
+        unwritten: Output elements that are never written.
+        ownership: Global elements that two blocks of a launch write, or one writes and one reads.
+        race: Iterations of a ``T.Parallel`` that disagree about an element.
+    """
+
+    uninitialized: bool = True
+    unwritten: bool = True
+    ownership: bool = True
+    race: bool = True
+
+
+@frozen(kw_only=True)
+class Report:
+    """What a simulation found.
+
+    Attributes:
+        kernel: Name of the function.
+        level: The level it ran at.
+        seed: Its seed.
+        diagnostics: The faults: the first, whose consequences are not looked at, or the output
+            elements that a run without fault left unwritten.
+        counters: How often what happened: blocks, launches, guarded elements.
+    """
+
+    kernel: str
+    level: str
+    seed: int
+    diagnostics: tuple[Diagnostic, ...] = ()
+    counters: dict[str, int] = field(factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.diagnostics
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return labelled values, as text for people."""
+        rows = [("kernel", f"{self.kernel} at level {self.level}, seed {self.seed}")]
+        rows += [(name, str(count)) for name, count in sorted(self.counters.items())]
+        return [*rows, *(("fault", str(diagnostic)) for diagnostic in self.diagnostics)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label}: {value}" for label, value in self.rows())
+
+    def raise_if_bad(self) -> None:
+        """Raise a SimulationError that holds this report if it has a diagnostic."""
+        if self.diagnostics:
+            raise SimulationError(f"{self.kernel}: {self.diagnostics[0]}", self)
+
+
+class Fault(Exception):
+    """Ends a run at its first diagnostic, so that no consequence is reported as a cause."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        self.diagnostic = diagnostic
+        super().__init__(str(diagnostic))
+
+
+class Watch:
+    """Where a run is, what it counted, and how a fault is raised.
+
+    Attributes:
+        checks: The checks that are made.
+        seed: Seed of the run.
+        counters: Counts by name.
+        site: File and line of the statement being executed.
+        block: Indices of the running block by name.
+        number: Number of the running block, counted over all launches from 1; 0 in none.
+        launched: Number of blocks of the launches before this one.
+    """
+
+    def __init__(self, checks: Checks, seed: int) -> None:
+        self.checks, self.seed = checks, seed
+        self.counters: Counter[str] = Counter()
+        self.site: tuple[str, int] = ("", 0)
+        self.block: dict[str, int] = {}
+        self.number = self.launched = 0
+
+    def fault(self, kind: Kind, buffer: str, elements: Sequence[Range], message: str) -> NoReturn:
+        """Raise the Fault of a diagnostic at the running statement."""
+        file, line = self.site
+        diagnostic = Diagnostic(
+            kind=kind,
+            buffer=buffer,
+            elements=tuple(elements),
+            block=tuple(self.block.items()),
+            file=file,
+            line=line,
+            seed=self.seed,
+            message=message,
+        )
+        raise Fault(diagnostic)
+
+
+def extent(indices: Sequence[torch.Tensor], at: torch.Tensor) -> tuple[Range, ...]:
+    """Return the range of each index over the elements where ``at`` is true."""
+    ranges = []
+    for index in indices:
+        chosen = index.expand(at.shape)[at]
+        ranges.append((int(chosen.min()), int(chosen.max()) + 1))
+    return tuple(ranges)

@@ -1,0 +1,282 @@
+"""Translates statements of the IR into functions that run on a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from tilegen.simulate import access, loops, operations, tir, values
+from tilegen.simulate.expressions import expression, masked
+from tilegen.simulate.frame import Frame, Run, Scope, text
+from tilegen.simulate.memory import Track, allocate
+
+
+def statement(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    """Return the function that runs a statement.
+
+    Raises:
+        SimulationError: It cannot be executed; names the operation.
+    """
+    name = tir.kind(node)
+    if name in ("SeqStmt", "SBlockRealize", "SBlock", "AttrStmt"):
+        return _STATEMENTS[name](scope, sites, node)
+    site = sites.of(node)
+    run = _STATEMENTS[name](scope, sites, node)
+
+    def sited(frame: Frame) -> None:
+        frame.watch.site = site
+        run(frame)
+
+    return sited
+
+
+def _sequence(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    runs = [statement(scope, sites, part) for part in node.seq]
+
+    def run(frame: Frame) -> None:
+        for part in runs:
+            part(frame)
+
+    return run
+
+
+def _attribute(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    return statement(scope, sites, node.body)
+
+
+def _realize(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    body = statement(scope, sites, node.block)
+    if tir.is_one(node.predicate):
+        return body
+    return _conditional(scope, node.predicate, body, None)
+
+
+def _block(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    made = []
+    for buffer in node.alloc_buffers:
+        if buffer.data in scope.allocated:
+            scope.buffer(buffer)
+            continue
+        shape = [expression(scope, size) for size in buffer.shape]
+        made.append((scope.define(buffer), buffer.name, buffer.scope(), shape, str(buffer.dtype)))
+    data = [buffer.data for buffer in node.alloc_buffers]
+    body = statement(scope, sites, node.body)
+    aliases = [
+        (place, scope.allocated[key][1], buffer.name, [int(size) for size in buffer.shape])
+        for key in data
+        for buffer, place in scope.aliases.get(key, [])
+    ]
+
+    def run(frame: Frame) -> None:
+        for place, name, kind, shape, dtype in made:
+            sizes = [int(size(frame)) for size in shape]
+            frame.buffers[place] = allocate(name, kind, sizes, dtype)
+        for place, of, name, sizes in aliases:
+            frame.buffers[place] = frame.buffers[of].reshaped(name, sizes)
+        body(frame)
+
+    return run
+
+
+def _bind(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    if tir.kind(node.value) == "Call" and tir.operation(node.value) == "launch_thread_idx":
+        return _nothing
+    if not scope.known(node.value):
+        # T.Persistent binds tile coordinates ahead of the loop that they depend on.
+        scope.macros[node.var] = node.value
+        return _nothing
+    value = expression(scope, node.value)
+    if scope.is_vector(node.value):
+        scope.vectors.add(node.var)
+    slot = scope.slot(node.var)
+
+    def run(frame: Frame) -> None:
+        frame.values[slot] = value(frame)
+
+    return run
+
+
+def _nothing(frame: Frame) -> None:
+    pass
+
+
+# --- loops ------------------------------------------------------------------------------------
+
+
+def _loop(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    if tir.is_parallel(node):
+        return _parallel(scope, sites, node)
+    first, count = expression(scope, node.min), expression(scope, node.extent)
+    varies = scope.is_vector(node.min) or scope.is_vector(node.extent)
+    slot = scope.slot(node.loop_var)
+    if varies:
+        scope.vectors.add(node.loop_var)
+    body = statement(scope, sites, node.body)
+    if tir.loop_kind(node) == "thread_binding":
+        nested = any(loops.is_launch(part) for part in tir.walk(node.body))
+        return loops.blocks(str(node.thread_binding.thread_tag), slot, count, body, nested)
+    if varies:
+        return loops.varying(slot, first, count, body)
+
+    def run(frame: Frame) -> None:
+        start = int(first(frame))
+        for index in range(start, start + int(count(frame))):
+            frame.values[slot] = index
+            if loops.left(body, frame):
+                break
+
+    return run
+
+
+def _parallel(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    outermost = scope.parallel == 0
+    if outermost:
+        scope.depth = loops.depth(node)
+    axis, depth = scope.parallel, scope.depth
+    first, count = expression(scope, node.min), expression(scope, node.extent)
+    slot = scope.slot(node.loop_var)
+    scope.vectors.add(node.loop_var)
+    if tir.is_constant(node.min) and not int(node.min.value):
+        scope.axes[node.loop_var] = axis
+    scope.parallel += 1
+    body = statement(scope, sites, node.body)
+    scope.parallel -= 1
+    tracked = loops.tracked(scope, node) if outermost else []
+    if outermost:
+        scope.depth = 0
+
+    def run(frame: Frame) -> None:
+        size = int(count(frame))
+        if size <= 0:
+            return
+        shape = [1] * depth
+        shape[axis] = size
+        frame.values[slot] = torch.arange(size).view(shape) + first(frame)
+        frame.sizes.append(size)
+        for place in tracked:
+            frame.buffers[place].track = Track(frame.buffers[place].tensor.shape)
+        body(frame)
+        for place in tracked:
+            frame.buffers[place].track = None
+        frame.sizes.pop()
+
+    return run
+
+
+def _while(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    if scope.is_vector(node.condition):
+        raise tir.refusal("while inside T.Parallel", node)
+    condition = expression(scope, node.condition)
+    body = statement(scope, sites, node.body)
+
+    def run(frame: Frame) -> None:
+        while condition(frame):
+            if loops.left(body, frame):
+                break
+
+    return run
+
+
+# --- conditions and elements ------------------------------------------------------------------
+
+
+def _if(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    then = statement(scope, sites, node.then_case)
+    other = statement(scope, sites, node.else_case) if node.else_case is not None else None
+    return _conditional(scope, node.condition, then, other)
+
+
+def _conditional(scope: Scope, condition: tir.Node, then: Run, other: Run | None) -> Run:
+    test = expression(scope, condition)
+
+    def run(frame: Frame) -> None:
+        held = test(frame)
+        if not isinstance(held, torch.Tensor) or not held.dim():
+            if held:
+                then(frame)
+            elif other:
+                other(frame)
+            return
+        for part, active in ((then, held), (other, ~held)):
+            if part and values.both(frame.mask, active).any():
+                masked(frame, active, part)
+
+    return run
+
+
+def _store(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    name, kind = node.buffer.name, node.buffer.scope()
+    if scope.parallel and kind == "local.var":
+        raise tir.refusal(f"alloc_var {name}, set inside T.Parallel,", node)
+    if not scope.parallel and not kind.startswith("local"):
+        read = (part for part in tir.walk(node.value) if tir.kind(part) == "BufferLoad")
+        if any(part.buffer.data.same_as(node.buffer.data) for part in read):
+            what = f"update of {name} outside of T.Parallel, which every thread performs,"
+            raise tir.refusal(what, node)
+    index = access.index(scope, node.buffer, list(node.indices), expression)
+    value = expression(scope, node.value)
+    return lambda frame: access.store(index, value(frame), frame)
+
+
+def _assert(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    return _required(scope, node.condition, "is asserted, and false")
+
+
+def _required(scope: Scope, condition: tir.Node, message: str) -> Run:
+    """Return what checks a condition."""
+    holds, said = expression(scope, condition), text(condition)
+
+    def run(frame: Frame) -> None:
+        held = torch.as_tensor(holds(frame))
+        if not (held if frame.mask is None else held | ~frame.mask).all():
+            frame.watch.fault("assertion", said, [], message)
+
+    return run
+
+
+# --- operations -------------------------------------------------------------------------------
+
+
+def _evaluate(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+    call = node.value
+    if tir.kind(call) != "Call":
+        return _nothing
+    name, args = tir.operation(call), list(call.args)
+    if name in tir.INERT:
+        return _nothing
+    if name == "assume":
+        return _required(scope, args[0], "is what the kernel assumes, and false")
+    if name in ("break_loop", "continue_loop"):
+        if scope.parallel:
+            raise tir.refusal(f"{name} inside T.Parallel", node)
+        return _leaving(again=name == "continue_loop")
+    if name in tir.ELEMENT_ATOMICS:
+        return operations.atomic(scope, node, name.split("_")[1], args)
+    if name not in tir.TILE_OPERATIONS:
+        raise tir.refusal(f"operation {tir.full_operation(call)}, used as a statement,", node)
+    if scope.parallel:
+        raise tir.refusal(f"operation {tir.full_operation(call)} inside T.Parallel", node)
+    return operations.tile(scope, node, name, args)
+
+
+def _leaving(*, again: bool) -> Run:
+    def run(frame: Frame) -> None:
+        raise loops.Leave(again)
+
+    return run
+
+
+_STATEMENTS: dict[str, Callable[[Scope, tir.Sites, tir.Node], Run]] = {
+    "SeqStmt": _sequence,
+    "SBlockRealize": _realize,
+    "SBlock": _block,
+    "AttrStmt": _attribute,
+    "Bind": _bind,
+    "For": _loop,
+    "While": _while,
+    "IfThenElse": _if,
+    "BufferStore": _store,
+    "AssertStmt": _assert,
+    "Evaluate": _evaluate,
+}

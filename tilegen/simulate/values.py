@@ -1,0 +1,143 @@
+"""Element-wise functions: of Python numbers where uniform, of tensors otherwise."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tilegen.simulate.memory import dtype_of
+
+Value = Any
+"""A Python number, or a tensor whose axes are those of the enclosing ``T.Parallel`` loops."""
+
+
+def tensor(value: Value, dtype: str) -> torch.Tensor:
+    """Return a value as a tensor of its TIR type; a tensor is returned as it is."""
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=dtype_of(dtype))
+
+
+def _half_away(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x.abs().frac() == 0.5, x.sign() * (x.abs() + 0.5), x.round())
+
+
+UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **{name: getattr(torch, name) for name in ("exp", "exp2", "log", "log2", "log10", "log1p")},
+    **{name: getattr(torch, name) for name in ("sqrt", "rsqrt", "tanh", "erf", "sigmoid")},
+    **{name: getattr(torch, name) for name in ("floor", "ceil", "trunc", "sin", "cos", "tan")},
+    **{name: getattr(torch, name) for name in ("isnan", "isinf", "isfinite", "bitwise_not")},
+    "exp10": lambda x: torch.pow(10.0, x),
+    "fabs": torch.abs,
+    "nearbyint": torch.round,
+    "round": _half_away,
+    "fast_rcp": torch.reciprocal,
+}
+
+
+def unary(name: str, value: Value, dtype: str) -> torch.Tensor:
+    """Return a function of one value; ``__exp`` and the like are ``exp``."""
+    return UNARY[name.lstrip("_")](tensor(value, dtype))
+
+
+BINARY: dict[str, Callable[[Value, Value], Value]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "FloorMod": operator.mod,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
+    "shift_left": operator.lshift,
+    "shift_right": operator.rshift,
+}
+
+
+def divide(a: Value, b: Value, dtype: str) -> Value:
+    """Return a quotient as C computes it: that of integers cut towards zero."""
+    if not dtype.startswith(("int", "uint")):
+        return tensor(a, dtype) / b
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return torch.div(a, b, rounding_mode="trunc")  # type: ignore[arg-type]
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+def remainder(a: Value, b: Value, dtype: str) -> Value:
+    """Return what C's ``%`` or ``fmod`` gives: a result of the sign of ``a``."""
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return torch.fmod(tensor(a, dtype), b)
+    return int(math.fmod(a, b)) if dtype.startswith(("int", "uint")) else math.fmod(a, b)
+
+
+def maximum(a: Value, b: Value, dtype: str) -> Value:
+    """Return the larger; of floats, the other one where one is NaN."""
+    return _extreme(a, b, dtype, torch.fmax, max)
+
+
+def minimum(a: Value, b: Value, dtype: str) -> Value:
+    """Return the smaller; of floats, the other one where one is NaN."""
+    return _extreme(a, b, dtype, torch.fmin, min)
+
+
+def _extreme(a: Value, b: Value, dtype: str, of_tensors: Any, of_numbers: Any) -> Value:
+    if isinstance(a, int) and isinstance(b, int):
+        return of_numbers(a, b)
+    return of_tensors(tensor(a, dtype), tensor(b, dtype))
+
+
+def clamp(value: Value, low: Value, high: Value, dtype: str) -> torch.Tensor:
+    """Return a value within bounds; NaN where one of the three is."""
+    above = torch.maximum(tensor(value, dtype), tensor(low, dtype))
+    return torch.minimum(above, tensor(high, dtype))
+
+
+def power(a: Value, b: Value, dtype: str) -> torch.Tensor:
+    """Return ``a`` to the power of ``b``."""
+    return torch.pow(tensor(a, dtype), b)
+
+
+def cast(value: Value, dtype: str) -> Value:
+    """Return a value converted to a TIR type, rounded to nearest even, integers cut."""
+    kind = dtype_of(dtype)
+    if isinstance(value, torch.Tensor):
+        return value.to(kind)
+    if kind is torch.bool:
+        return bool(value)
+    return torch.tensor(value).to(kind) if kind.is_floating_point else int(value)
+
+
+def choose(condition: torch.Tensor, yes: Value, no: Value, dtype: str) -> torch.Tensor:
+    """Return ``yes`` where the condition holds, else ``no``."""
+    return torch.where(condition, tensor(yes, dtype), tensor(no, dtype))
+
+
+def both(a: Value, b: Value) -> Value:
+    """Return the conjunction of two masks, where None is all true."""
+    return b if a is None else a & b
+
+
+def inverted(condition: Value) -> Value:
+    """Return the negation of a condition."""
+    return ~condition if isinstance(condition, torch.Tensor) else not condition
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return where two tensors agree, NaN with NaN."""
+    return (a == b) | ((a != a) & (b != b))
+
+
+def limit(dtype: str, *, largest: bool) -> Value:
+    """Return the largest or the smallest value of a TIR type."""
+    kind = dtype_of(dtype)
+    info = torch.finfo(kind) if kind.is_floating_point else torch.iinfo(kind)
+    return info.max if largest else info.min

@@ -149,9 +149,15 @@ def probe() -> tuple[ProbeResult, ...]:
 
 def hazard_rows(results: tuple[ProbeResult, ...]) -> Iterator[tuple[str, str]]:
     """Yield (label, text) pairs: how many probes ran, then each that did not do as recorded."""
+    from tilegen.rules.hazards import installed, table_version
+
     changed = [result for result in results if result.changed]
     mode = results[0].mode if results else "none"
     yield "hazards", f"{len(results)} probes (mode {mode}), {len(changed)} not as recorded"
+    here = installed()
+    if here is not None and table_version(here) != here:
+        recorded = table_version(here)
+        yield "", f"recorded for tilelang {recorded}: rows without a probe are unchecked for {here}"
     for result in changed:
         detail = f" ({result.detail})" if result.detail else ""
         yield (

@@ -111,3 +111,11 @@ def test_the_page_has_every_row():
     page = markdown()
     assert all(f"| {row.id} | {row.kind} | {row.title} |" in page for row in hazards("0.1.15"))
     assert {line.count("|") for line in page.splitlines() if line.startswith("|")} == {9}
+
+
+def test_doctor_says_that_a_newer_tilelang_has_no_table(monkeypatch):
+    from tilegen.doctor import hazard_rows
+
+    monkeypatch.setattr("tilegen.rules.hazards.installed", lambda: "0.2.0")
+    texts = [text for _, text in hazard_rows(())]
+    assert "recorded for tilelang 0.1.15: rows without a probe are unchecked for 0.2.0" in texts

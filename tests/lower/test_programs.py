@@ -50,8 +50,16 @@ def test_the_expected_instructions_are_there(name):
         assert seen.tma_load == seen.tma_store == seen.wgmma == seen.mbarrier == 0, program
 
 
+# An empty output is never launched, and no binary is built for it.
+BUILT = [name for name, program in PROGRAMS.items() if not program.geometry.is_empty]
+
+
+def test_most_programs_are_built():
+    assert len(BUILT) > 0.8 * len(PROGRAMS)
+
+
 @pytest.mark.nvcc
-@each_program
+@pytest.mark.parametrize("name", BUILT)
 def test_what_the_register_rule_accepts_does_not_spill(name):
     found = PROGRAMS[name].resources()  # a brkpt stub is an error
     assert found.spill_stores == found.spill_loads == 0, PROGRAMS[name]

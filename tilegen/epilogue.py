@@ -10,7 +10,7 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from attrs import field, frozen, validators
 
@@ -272,25 +272,7 @@ EpilogueOp = (
     | Cast
     | Store
 )
-OPS: dict[str, type[EpilogueOp]] = {
-    op.__name__: op
-    for op in (
-        Bias,
-        Scale,
-        Residual,
-        Multiply,
-        Relu,
-        Gelu,
-        Silu,
-        Sigmoid,
-        Tanh,
-        Softcap,
-        Clamp,
-        Map,
-        Cast,
-        Store,
-    )
-}
+OPS: dict[str, type[EpilogueOp]] = {op.__name__: op for op in get_args(EpilogueOp)}
 
 
 def operand_kind(op: EpilogueOp) -> Kind | None:
@@ -352,7 +334,6 @@ def step(op: EpilogueOp) -> Expr:
 class Step:
     """One statement of the emitted epilogue: x becomes ``value``."""
 
-    label: str
     value: Expr
 
 
@@ -371,18 +352,18 @@ def segments(chain: tuple[EpilogueOp, ...], numerics: str, out_dtype: DType) -> 
     """
     eager = numerics == "eager"
     rounded = f"cast_{out_dtype}"
-    steps = [Step("product", Call(rounded, (X,)))] if eager else []
+    steps = [Step(Call(rounded, (X,)))] if eager else []
     done = []
     for op in chain:
         if isinstance(op, Store):
             done.append(Segment(tuple(steps), op.name))
             steps = []
             continue
-        label, value = type(op).__name__.lower(), step(op)
+        value = step(op)
         if not eager or isinstance(op, Cast):
-            steps.append(Step(label, value))
+            steps.append(Step(value))
         elif isinstance(value, Const):
-            steps += [Step(label, value), Step("round", Call(rounded, (X,)))]
+            steps += [Step(value), Step(Call(rounded, (X,)))]
         else:
-            steps.append(Step(label, Call(rounded, (value,))))
+            steps.append(Step(Call(rounded, (value,))))
     return (*done, Segment(tuple(steps), "out"))

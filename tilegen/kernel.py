@@ -14,7 +14,7 @@ import torch
 from attrs import frozen
 
 from tilegen.compile import binary
-from tilegen.operands import Given, Reads, signature, torch_dtype
+from tilegen.operands import Given, Reads, signature
 from tilegen.results import results
 from tilegen.routes import (
     MaybeTensors,
@@ -83,12 +83,10 @@ class Kernel:
         self.program = program.with_access({}) if program.access else program
         self._call = signature(program.spec, self.program.params)
         self._reads_all = len(self._call.reads) == len(self._call.inputs)
-        self._dtypes = tuple(torch_dtype(slot.dtype) for slot in self._call.slots)
         outputs = self._call.outputs
         self._absent: MaybeTensors = (None,) * len(outputs)
         self._result = results(self.program.name, tuple(output.name for output in outputs))
         self._direct_routes: dict[tuple[int, ...], Route] = {}
-        self._devices: set[int] = set()
         self._routes: dict[Any, Route] = {}
         self._binaries: dict[tuple[tuple[str, Reads], ...], Callable[..., Any]] = {}
         if all(0 not in output.shape for output in outputs):
@@ -143,23 +141,25 @@ class Kernel:
         )
 
     def _direct_route(self, inputs: Tensors, given: MaybeTensors) -> Route | None:
-        """Return the route if every tensor is dense and sound, else None: nothing is decided."""
+        """Return the route if every tensor is dense and aligned, else None: nothing is decided.
+
+        Whether types, devices and sizes fit, TileLang's own checks tell at the launch; it compares
+        sizes as 32-bit numbers, so that elements are counted here.
+        """
         try:
-            sizes = tuple([inputs[i].shape[axis] for _, i, axis in self._call.owners])
-            path = self._direct_routes.get(sizes)
             index = inputs[0].get_device()
-            if path is None or index not in self._devices:
+            sizes = [inputs[i].shape[axis] for _, i, axis in self._call.owners]
+            path = self._direct_routes.get((index, *sizes))
+            if path is None:
                 return None
             tensors: tuple[Any, ...] = inputs if given is self._absent else inputs + given
             grad = torch.is_grad_enabled()
-            # Inputs come first in all three, and zip stops where outputs are not given.
-            for tensor, dtype, shape in zip(tensors, self._dtypes, path.shapes):  # noqa: B905
+            # Inputs come first in both, and zip stops where outputs are not given.
+            for tensor, count in zip(tensors, path.counts):  # noqa: B905
                 if (
-                    tensor.dtype is not dtype
-                    or tensor.shape != shape
+                    tensor.numel() != count
                     or not tensor.is_contiguous()
                     or tensor.data_ptr() & 15
-                    or tensor.get_device() != index
                     or tensor.is_neg()
                     or (grad and tensor.requires_grad)
                 ):
@@ -171,8 +171,10 @@ class Kernel:
     def _direct(self, path: Route, inputs: Tensors, given: MaybeTensors) -> list[torch.Tensor]:
         """Return the outputs of a call whose tensors are all dense."""
         outputs = self._outputs(path, inputs, given)
-        reads = inputs if self._reads_all else [inputs[i] for i in self._call.reads]
-        _launch(self._binaries[()], inputs[0].get_device(), (*reads, *outputs))
+        try:
+            _launch(self._binaries[()], inputs[0].get_device(), (*inputs, *outputs))
+        except RuntimeError:  # TileLang refuses a tensor, which the checks of a route name
+            return self._routed(inputs, given)
         return outputs
 
     def _routed(self, inputs: Tensors, given: MaybeTensors) -> list[torch.Tensor]:
@@ -197,18 +199,12 @@ class Kernel:
 
     def _outputs(self, path: Route, inputs: Tensors, given: MaybeTensors) -> list[torch.Tensor]:
         """Return the outputs: given and checked, or allocated."""
-        device = inputs[0].device
         if given is self._absent:
-            return [
-                torch.empty_strided(shape, strides, dtype=dtype, device=device)
-                for shape, strides, dtype in path.outputs
-            ]
+            return [allocate() for allocate in path.allocate]
         check_outputs(self._call, path, inputs, given)
         return [
-            torch.empty_strided(shape, strides, dtype=dtype, device=device)
-            if tensor is None
-            else tensor
-            for tensor, (shape, strides, dtype) in zip(given, path.outputs, strict=True)
+            allocate() if tensor is None else tensor
+            for tensor, allocate in zip(given, path.allocate, strict=True)
         ]
 
     def _remembered(self, inputs: Tensors, given: MaybeTensors) -> Route:
@@ -222,9 +218,9 @@ class Kernel:
         if known is not None:
             return known
         found = route(self.program, self._call, inputs, given)
-        if found.is_direct and found.grid is not None:
-            _keep(self._direct_routes, tuple(found.sizes.values()), found)
-            self._devices.add(inputs[0].get_device())
+        if self._reads_all and found.is_direct and found.grid is not None:
+            where = (inputs[0].get_device(), *found.sizes.values())
+            _keep(self._direct_routes, where, found)
         _keep(self._routes, key, found)
         return found
 

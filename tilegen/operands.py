@@ -65,7 +65,7 @@ class Signature:
             if not named:
                 return operands
             try:
-                return (*operands, *[named[name] for name in names[count:]])
+                return (*operands, *map(named.__getitem__, names[count:]))
             except KeyError:
                 pass
         takes = f"the kernel takes {', '.join(names)}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
 Tensors = tuple[torch.Tensor, ...]
 MaybeTensors = tuple["torch.Tensor | None", ...]
-Shapes = tuple[tuple[int, ...], ...]
 
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 
@@ -45,9 +46,9 @@ class Route:
     Attributes:
         placements: One for each input, then one for each output.
         in_place: Likewise, whether it is used without a copy.
-        shapes: Likewise.
+        counts: Likewise, the number of elements.
         extents: Likewise, the bytes from its first element to the end of its last.
-        outputs: Shape, strides and dtype that each output is allocated with.
+        allocate: What allocates each output.
         sizes: Dynamic sizes by name.
         access: Names of what is not dense, with the access the binary is built for.
         grid: The launch grid, or None where an output is empty and nothing is launched.
@@ -55,9 +56,9 @@ class Route:
 
     placements: tuple[Placement, ...]
     in_place: tuple[bool, ...]
-    shapes: Shapes
+    counts: tuple[int, ...]
     extents: tuple[int, ...]
-    outputs: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
+    allocate: tuple[Callable[[], torch.Tensor], ...]
     sizes: dict[str, int]
     access: tuple[tuple[str, Reads], ...]
     grid: tuple[int, int, int] | None
@@ -100,13 +101,19 @@ def route(program: Program, call: Signature, inputs: Tensors, given: MaybeTensor
     return Route(
         placements=tuple(placements),
         in_place=tuple(not placement.copied for placement in placements),
-        shapes=shapes,
+        counts=tuple(map(prod, shapes)),
         extents=tuple(
             prod(shape) * slot.dtype.bytes if tensor is None else extent(tensor)
             for slot, tensor, shape in zip(call.slots, inputs + given, shapes, strict=True)
         ),
-        outputs=tuple(
-            (shape, row_major(shape), torch_dtype(output.dtype))
+        allocate=tuple(
+            partial(
+                torch.empty_strided,
+                shape,
+                row_major(shape),
+                dtype=torch_dtype(output.dtype),
+                device=inputs[0].device,
+            )
             for output, shape in zip(call.outputs, shapes[count:], strict=True)
         ),
         sizes=sizes,

@@ -6,6 +6,7 @@ from stand_ins import CudaTensor, cuda, honest
 
 import tilegen as tg
 from tilegen.kernel import Kernel
+from tilegen.operands import shape_of, signature, torch_dtype
 from tilegen.overlap import disjoint, overlaps_itself
 from tilegen.reference import reference
 
@@ -29,9 +30,16 @@ class Machine:
 
     def binary(self, program, force=False):
         self.accesses.append(program.access)
-        names = [param.name for param in program.params]
+        params = program.params
+        names = [param.name for param in params]
 
         def run(*tensors):
+            sizes = signature(program.spec).sizes(tensors)
+            for param, tensor in zip(params, tensors, strict=True):  # what TileLang checks
+                fits = tensor.device == tensors[0].device and tensor.is_cuda
+                fits = fits and tensor.dtype == torch_dtype(param.dtype)
+                if not fits or tuple(tensor.shape) != shape_of(param, sizes):
+                    raise RuntimeError(f"kernel {program.name} input {param.name} mismatch")
             given = dict(zip(names, tensors, strict=True))
             self.launches.append(given)
             self.devices.append(self.current)

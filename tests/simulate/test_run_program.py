@@ -8,7 +8,7 @@ from simulate.test_golden_programs import drawn, shrunk
 import tilegen as tg
 from tilegen.compile import prim_func
 from tilegen.errors import OperandError, SimulationError
-from tilegen.simulate import Checks, run_program, simulate
+from tilegen.simulate import Checks, run_into, run_program, simulate
 
 PROGRAM = tg.build(
     tg.Gemm(m=tg.dyn("m", multiple_of=4), n=40, k=48, dtype="float16") | tg.Bias(),
@@ -106,3 +106,24 @@ def test_a_report_reads_well():
     assert report.to_json()["seed"] == 3
     assert dict(report.rows())["kernel"] == f"{PROGRAM.name} at level tile, seed 3"
     assert str(report).startswith("kernel: ")
+
+
+def strided_room():
+    room = torch.full((12, 48), 7.0).half()
+    return room, room[:, 4:44]
+
+
+def transposed_room():
+    room = torch.full((48, 12), 7.0).half()
+    return room, room[4:44].T
+
+
+@pytest.mark.parametrize("make", [strided_room, transposed_room])
+def test_outputs_are_written_in_place_and_nothing_beside_them(make):
+    given = operands()
+    room, out = make()
+    beside = room.clone()
+    assert run_into(PROGRAM, given, {"out": out}).ok
+    assert torch.equal(out, run_program(PROGRAM, given))
+    out.fill_(7.0)
+    assert torch.equal(room, beside)

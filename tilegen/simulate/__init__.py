@@ -30,7 +30,16 @@ from tilegen.simulate.report import Checks, Diagnostic, Report
 if TYPE_CHECKING:
     from tilegen.program import Program
 
-__all__ = ["Checks", "Diagnostic", "Prepared", "Report", "prepare", "run_program", "simulate"]
+__all__ = [
+    "Checks",
+    "Diagnostic",
+    "Prepared",
+    "Report",
+    "prepare",
+    "run_into",
+    "run_program",
+    "simulate",
+]
 
 
 def simulate(
@@ -86,7 +95,6 @@ def run_program(
         OperandError: An operand does not fit.
         SimulationError: A fault was found; holds the Report.
     """
-    _require_tile(level)
     call = signature(program.spec, program.params)
     given = _bound(call, operands)
     sizes = call.sizes(list(given.values()))
@@ -94,13 +102,44 @@ def run_program(
         output.name: torch.empty(shape_of(output, sizes), dtype=torch_dtype(output.dtype))
         for output in call.outputs
     }
-    program, tensors = _placed(program, {**given, **made})
+    run_into(program, given, made, level=level, checks=checks, seed=seed).raise_if_bad()
+    return results(program.name, tuple(made))(list(made.values()))
+
+
+def run_into(
+    program: Program,
+    operands: Mapping[str, Any],
+    outputs: Mapping[str, torch.Tensor],
+    *,
+    level: str = "tile",
+    checks: Checks | None = None,
+    seed: int = 0,
+) -> Report:
+    """Write what the kernel of a program would, and return what was found.
+
+    Args:
+        program: As for `run_program`.
+        operands: As for `run_program`.
+        outputs: Every output by name, on the CPU: poisoned first.
+        level: As for `simulate`.
+        checks: As for `simulate`.
+        seed: As for `simulate`.
+
+    Raises:
+        OperandError: An operand does not fit.
+        SimulationError: Something cannot be executed.
+    """
+    _require_tile(level)
+    given = _bound(signature(program.spec, program.params), operands)
+    program, tensors = _placed(program, {**given, **outputs})
     names = [operand.name for operand in program.params]
     values = [tensors[name] for name in names]
-    written = [names.index(name) for name in made]
-    function = traced(program)
-    simulate(function, *values, outputs=written, checks=checks, seed=seed).raise_if_bad()
-    return results(program.name, tuple(made))(list(made.values()))
+    written = [names.index(name) for name in outputs]
+    report = simulate(traced(program), *values, outputs=written, checks=checks, seed=seed)
+    for name, output in outputs.items():
+        if tensors[name] is not output:
+            output.copy_(tensors[name])
+    return report
 
 
 def _bound(call: Signature, operands: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -235,7 +235,7 @@ def grouped_product(total, n, k, groups, block=16):
         starts: T.Tensor((groups + 1,), "int32"),
         out: T.Tensor((total, n), "float32"),
     ):
-        with T.Kernel(T.ceildiv(total, block), groups, threads=128) as (bx, g):
+        with T.Kernel(T.ceildiv(total, block), groups, threads=64) as (bx, g):
             left = T.alloc_shared((block, k), "float16")
             right = T.alloc_shared((k, n), "float16")
             acc = T.alloc_fragment((block, n), "float32")

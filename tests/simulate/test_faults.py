@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from attrs import evolve
 
 from tilegen.errors import SimulationError
 from tilegen.simulate import Checks, prepare, simulate
@@ -62,6 +63,20 @@ def test_a_diagnostic_says_where():
     (found,) = simulate(function, *operands(function), outputs=["out"]).diagnostics
     assert found.block == (("blockIdx.x", 2),)
     assert found.elements == ((6, 32),)
+
+
+def test_a_diagnostic_quotes_its_statement(tmp_path):
+    function = FAULTY[0]()
+    (found,) = simulate(function, *operands(function), outputs=["out"]).diagnostics
+    assert found.statement == "T.gemm(left, right, acc)"
+    assert found.statement in str(found)
+    assert found.to_json()["statement"] == found.statement
+    lines = "for i in T.Parallel(4):\n    T.copy(\n        a,\n        out,\n    )\n"
+    (tmp_path / "kernel.py").write_text(lines)
+    file = str(tmp_path / "kernel.py")
+    assert evolve(found, file=file, line=1).statement == "for i in T.Parallel(4):"
+    assert evolve(found, file=file, line=2).statement == "T.copy(a, out)"
+    assert evolve(found, file="", line=0).statement == ""
 
 
 def test_checks_can_be_left_out():

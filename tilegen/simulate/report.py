@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn
@@ -43,6 +45,15 @@ class Diagnostic:
     line: int = 0
     seed: int = 0
 
+    @property
+    def statement(self) -> str:
+        """Text of the statement at fault, in one line; empty if it has none."""
+        return statement_at(self.file, self.line) if self.line else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields, and the statement, as plain values."""
+        return {**asdict(self), "statement": self.statement}
+
     def __str__(self) -> str:
         where = ", ".join(f"{first}:{last}" for first, last in self.elements)
         where = f"[{where}]" if where else ""
@@ -50,6 +61,7 @@ class Diagnostic:
         lines = [f"[{self.kind}] {self.buffer}{where}: {self.message}"]
         if self.line:
             lines.append(f"at {self.file}:{self.line}")
+            lines.append(f"   {self.statement}")
         lines.append(f"in block {block or 'none'}, seed {self.seed}")
         return "\n    ".join(lines)
 
@@ -103,7 +115,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain values."""
-        return asdict(self)
+        return {**asdict(self), "diagnostics": [found.to_json() for found in self.diagnostics]}
 
     def __str__(self) -> str:
         return "\n".join(f"{label}: {value}" for label, value in self.rows())
@@ -156,6 +168,19 @@ class Watch:
             message=message,
         )
         raise Fault(diagnostic)
+
+
+def statement_at(file: str, line: int) -> str:
+    """Return the statement that starts at a line of a file, in one line; of a block, its head."""
+    lines = linecache.getlines(file)
+    try:
+        nodes = ast.walk(ast.parse("".join(lines)))
+    except SyntaxError:
+        nodes = iter(())
+    for node in nodes:
+        if isinstance(node, ast.stmt) and node.lineno == line and not hasattr(node, "body"):
+            return " ".join(ast.unparse(node).split())
+    return "".join(lines[line - 1 : line]).strip()
 
 
 def extent(indices: Sequence[torch.Tensor], at: torch.Tensor) -> tuple[Range, ...]:

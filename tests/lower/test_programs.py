@@ -4,6 +4,7 @@ import pytest
 from golden.cases import CASES
 from hypothesis import strategies as st
 
+import tilegen as tg
 from tilegen.compile import lower
 from tilegen.strategies import dims, dyns, gemm_specs, legal_programs, sample
 
@@ -64,3 +65,29 @@ def test_what_the_register_rule_accepts_does_not_spill(name):
     found = PROGRAMS[name].resources()  # a brkpt stub is an error
     assert found.spill_stores == found.spill_loads == 0, PROGRAMS[name]
     assert found.registers <= PROGRAMS[name].target.max_registers
+
+
+def test_loads_by_elements_that_spill_are_refused():
+    """Five stages of guarded 2-byte loads: nvcc needs more than 255 registers."""
+    m = tg.dyn("m", hint=147)
+    spec = tg.Gemm(m=m, n=4097, k=4097, dtype="float16", layout="tn", out_dtype="bfloat16")
+    schedule = {"block_m": 48, "block_n": 32, "block_k": 64, "num_stages": 5, "threads": 128}
+    asked = tg.GemmSchedule(**schedule, variant="cp_async", epilogue_path="direct")
+    with pytest.raises(tg.LegalityError, match="registers"):
+        tg.build(spec, target="sm_90a", schedule=asked)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(("target", "block_n"), [("sm_80", 104), ("sm_80", 96), ("sm_90a", 176)])
+def test_stores_by_elements_never_spill(target, block_n):
+    """Unguarded, into rows of no power of two, nvcc computes every address first."""
+    chain = (tg.Clamp(-0.08, 7.5), tg.Relu(), tg.Bias("m"))
+    spec = tg.Gemm(m=256, n=block_n, k=512, dtype="bfloat16", numerics="eager", epilogue=chain)
+    rows = {"sm_80": 64, "sm_90a": 128}[target]
+    schedule = tg.GemmSchedule(
+        block_m=rows, block_n=block_n, block_k=32, num_stages=3, threads=2 * rows,
+        epilogue_path="shared",
+    )  # fmt: skip
+    program = tg.build(spec, target=target, schedule=schedule)
+    found = program.with_access({"out": "unaligned"}).resources()
+    assert found.spill_stores == found.spill_loads == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from tilegen.dims import Dyn
 from tilegen.epilogue import Step
 from tilegen.expr import variables
 from tilegen.expr_print import functions
@@ -20,7 +21,8 @@ _CONSUMER, _ALONE = 40, 44
 _WGMMA_ALONE = 32  # what wgmma needs there in place of MMA fragments
 _STEP, _FUNCTION, _STRIDES = 8, 56, 32
 _LONG_FUNCTIONS = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
-_ELEMENT = 4  # registers of one element in flight: value, address, predicate
+_ELEMENT = 5  # registers of one element in flight: value, address, predicate
+_ADDRESS = 6  # registers of one element to store: 64-bit address and its factors
 _COPY = 6  # registers of one cp.async of less than 16 bytes: addresses and predicate
 # What TileLang hands to each consumer thread by consumer warpgroups, when it re-allocates
 # registers. ptxas compiles three of them under a launch bound of 512 threads: 128 registers.
@@ -46,8 +48,9 @@ def register_estimate(g: GemmGeometry) -> int:
     steps = [step for segment in g.segments for step in segment.steps]
     chain = _STEP * min(len(steps), 4) + max((_live(g, step) for step in steps), default=0)
     loads = 0 if g.warp_specialized else _loads(g)
-    # The chain starts when the mainloop's loads are over.
-    return g.acc_registers + _mainloop(g) + max(loads, chain)
+    # The chain starts when the loads are over, the stores when the accumulator is staged.
+    base = _mainloop(g)
+    return max(g.acc_registers + base + max(loads, chain), base + _stores(g))
 
 
 def producer_registers(g: GemmGeometry) -> int:
@@ -77,6 +80,25 @@ def _loads(g: GemmGeometry) -> int:
         elif not s.num_stages:
             total += elements * g.spec.dtype.bytes // 4
     return total if g.trips else 0
+
+
+def _stores(g: GemmGeometry) -> int:
+    """Return registers of stores by elements: nvcc computes all addresses first, if it can.
+
+    It does where no store has a guard, and where rows of the tile are no power of two.
+    """
+    s, m = g.schedule, g.spec.m
+    guarded = isinstance(m, Dyn) or m % s.block_m or g.spec.n % s.block_n
+    if guarded or s.block_n.bit_count() == 1:
+        return 0
+    by_elements = [
+        stored
+        for stored in g.stores
+        if stored.tile
+        and g.access_of(stored.output.name) != "dense"
+        and (stored.unaligned or not g.target.tma)
+    ]
+    return _ADDRESS * ceil(s.block_m * s.block_n / s.threads) if by_elements else 0
 
 
 def _live(g: GemmGeometry, step: Step) -> int:

@@ -32,6 +32,7 @@ from tilegen.overlap import disjoint, extent, overlaps_itself, same_elements
 if TYPE_CHECKING:
     from tilegen.program import Program
     from tilegen.specs.operands import Operand
+    from tilegen.targets import Target
 
 Tensors = tuple[torch.Tensor, ...]
 MaybeTensors = tuple["torch.Tensor | None", ...]
@@ -165,18 +166,22 @@ def check_architecture(program: Program, call: Signature, tensor: torch.Tensor) 
     Raises:
         OperandError: It does not.
     """
-    name = program.target.name
     device = torch.cuda.get_device_capability(tensor.device)
-    found = re.fullmatch(r"sm_(\d+)(\d)(a?)", name)
-    built = (int(found[1]), int(found[2])) if found else (0, 0)
-    runs_on_later = found is not None and not found[3]
-    if built == device or (runs_on_later and built[0] == device[0] and built < device):
+    if runs_on(program.target, device):
         return
     raise OperandError(
         call.names[0],
         f"device={tensor.device}: is sm_{device[0]}{device[1]}, and the kernel is built for "
-        f"{name}; build it with target=None while that device is current",
+        f"{program.target.name}; build it with target=None while that device is current",
     )
+
+
+def runs_on(target: Target, device: tuple[int, int]) -> bool:
+    """Return whether what is built for a target runs on a device of a compute capability."""
+    found = re.fullmatch(r"sm_(\d+)(\d)(a?)", target.name)
+    built = (int(found[1]), int(found[2])) if found else (0, 0)
+    runs_on_later = found is not None and not found[3]
+    return built == device or (runs_on_later and built[0] == device[0] and built < device)
 
 
 def check_outputs(call: Signature, path: Route, inputs: Tensors, given: MaybeTensors) -> None:

@@ -1,4 +1,4 @@
-"""Runs a kernel on the GPU and judges it by the reference: values, determinism, memory."""
+"""Runs a kernel, or simulates it, and judges it by the reference: values, determinism, memory."""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from attrs import frozen
+from attrs import define, field, frozen
 
 from tilegen.card import aligned
 from tilegen.comparison import OutputReport, Tensors, examine
 from tilegen.dims import Dyn
-from tilegen.errors import OperandError, SpecError, TilegenError, VerificationError
+from tilegen.errors import (
+    OperandError,
+    SimulationError,
+    SpecError,
+    TilegenError,
+    VerificationError,
+)
 from tilegen.kernel import Kernel
 from tilegen.operands import signature
 from tilegen.program import Program, build
 from tilegen.reference import inputs
+from tilegen.routes import runs_on
 from tilegen.serialize import dumps
 
 if TYPE_CHECKING:
+    from tilegen.simulate import Report as Simulation
     from tilegen.targets import Target
+
+Place = Literal["auto", "cpu", "gpu"]
 
 
 @frozen
@@ -29,9 +39,11 @@ class Report:
     Attributes:
         kernel: Name of the kernel.
         sizes: Dynamic sizes by name.
-        seed: Seed of the random operands.
-        outputs: One report for each output.
+        seed: Seed of the random operands, and on the CPU of the order of blocks.
+        outputs: One report for each output; none where the simulation found a fault, of which
+            wrong values are a consequence.
         repro: A line of Python that verifies the same again.
+        simulation: What the simulator found, in the last run; None on the GPU.
     """
 
     kernel: str
@@ -39,16 +51,28 @@ class Report:
     seed: int
     outputs: tuple[OutputReport, ...]
     repro: str
+    simulation: Simulation | None = None
 
     @property
     def ok(self) -> bool:
         """Whether nothing was found."""
-        return all(output.ok for output in self.outputs)
+        return not self.faults()
+
+    def faults(self) -> list[str]:
+        """Return a sentence for each thing that was found, the telling ones first."""
+        simulated = self.simulation.diagnostics if self.simulation else ()
+        compared = [fault for output in self.outputs for fault in output.faults()]
+        return [*map(str, simulated), *compared]
 
     def rows(self) -> list[tuple[str, str]]:
         """Return labelled values, as text for people."""
         sizes = ", ".join(f"{name}={size}" for name, size in self.sizes)
         rows = [("kernel", self.kernel + (f" with {sizes}" if sizes else ""))]
+        if self.simulation:
+            rows += [*self.simulation.summary(), ("seed", str(self.seed))]
+            for found in self.simulation.diagnostics:
+                first, *rest = str(found).splitlines()
+                rows += [("fault", first), *(("", line) for line in rest)]
         for output in self.outputs:
             errors = (
                 f"max error {output.max_error:.3g}, relative {output.relative_error:.3g}, "
@@ -66,10 +90,36 @@ class Report:
             "seed": self.seed,
             "outputs": [output.to_json() for output in self.outputs],
             "repro": self.repro,
+            "simulation": self.simulation.to_json() if self.simulation else None,
         }
 
     def __str__(self) -> str:
         return aligned(self.rows())
+
+
+@define
+class Simulated:
+    """Stands in for a program's Kernel: runs its tile program on the CPU.
+
+    Attributes:
+        program: The program.
+        level: The level it is simulated at.
+        seed: Decides the order of blocks in the first run; in each further run it is another.
+        last: What the last run found.
+    """
+
+    program: Program
+    level: str
+    seed: int
+    last: Simulation | None = field(default=None, init=False)
+
+    def __call__(self, *, out: Tensors, **operands: torch.Tensor) -> None:
+        """Write the outputs; SimulationError where a fault is found."""
+        from tilegen.simulate import run_into
+
+        seed = self.seed if self.last is None else self.last.seed + 1
+        self.last = run_into(self.program, operands, out, level=self.level, seed=seed)
+        self.last.raise_if_bad()
 
 
 def verify(
@@ -77,57 +127,84 @@ def verify(
     *,
     sizes: Mapping[str, int] | None = None,
     operands: Tensors | None = None,
-    on: Literal["gpu"] = "gpu",
+    on: Place = "auto",
+    level: str | None = None,
     seed: int = 0,
     target: str | Target | None = None,
 ) -> Report:
     """Return how a kernel compares with the float64 reference within derived tolerances.
 
     Outputs start as NaN inside larger buffers, and the kernel is run twice: elements that are not
-    written, memory next to an output that is, and runs that differ are found too.
+    written, memory next to an output that is, and runs that differ are found too. On the CPU its
+    tile program is simulated, the second time with the blocks in another order.
 
     Args:
         subject: A spec, a program or a kernel.
         sizes: Sizes of dynamic dimensions; those left out are their hints.
         operands: Operands to use in place of random ones, by name: all or some.
-        on: Where to run.
+        on: Where to run: ``"gpu"``; ``"cpu"``, the simulator; or ``"auto"``, the current GPU if
+            it runs what is built for the target, else the simulator.
+        level: Level of the simulation, as `Program.simulate` takes it; None is ``"tile"``.
         seed: Seed of the random operands.
         target: What to build a spec for; None is the current GPU.
 
     Raises:
-        VerificationError: The kernel is wrong; names the first bad element and how to repeat it,
-            and holds the Report.
+        VerificationError: The kernel is wrong; names the first bad element, or the fault in the
+            tile program, and how to repeat it, and holds the Report.
+        SimulationError: The tile program has an operation that cannot be simulated.
         TilegenError: There is no GPU.
     """
-    if on != "gpu":
-        raise SpecError("is no place to run", rule="on", field="on", value=on, hint='use "gpu"')
-    kernel = _kernel(subject, target)
-    report = judge(kernel, sizes or {}, operands or {}, seed, torch.device("cuda"))
+    program = _program(subject, target)
+    kernel: Kernel | Simulated
+    if _place(on, program) == "cpu":
+        kernel, device = Simulated(program, level or "tile", seed), torch.device("cpu")
+    elif level is not None:
+        raise _no_effect("level", level, "on the GPU", 'drop level=, or pass on="cpu"')
+    else:
+        kernel = subject if isinstance(subject, Kernel) else Kernel(program)
+        device = torch.device("cuda")
+    report = judge(kernel, sizes or {}, operands or {}, seed, device)
     if not report.ok:
-        faults = "; ".join(fault for output in report.outputs for fault in output.faults())
-        raise VerificationError(f"{report.kernel}: {faults}\n  repro: {report.repro}", report)
+        found = "; ".join(report.faults())
+        raise VerificationError(f"{report.kernel}: {found}\n  repro: {report.repro}", report)
     return report
 
 
-def _kernel(subject: Any, target: str | Target | None) -> Kernel:
-    """Return the kernel of a spec, a program or a kernel."""
-    if isinstance(subject, (Program, Kernel)) and target is not None:
-        raise SpecError(
-            "has no effect on what is built already",
-            rule="no-effect",
-            field="target",
-            value=target,
-            hint="drop target=, or pass the spec",
+def _program(subject: Any, target: str | Target | None) -> Program:
+    """Return the program of a spec, a program or a kernel."""
+    if not isinstance(subject, (Program, Kernel)):
+        return build(subject, target=target)
+    if target is not None:
+        raise _no_effect(
+            "target", target, "on what is built already", "drop target=, or pass the spec"
         )
-    if not torch.cuda.is_available():
-        raise TilegenError("verify runs the kernel, and there is no GPU that torch can use")
-    if isinstance(subject, Kernel):
-        return subject
-    return Kernel(subject if isinstance(subject, Program) else build(subject, target=target))
+    return subject if isinstance(subject, Program) else subject.program
+
+
+def _no_effect(name: str, value: object, where: str, hint: str) -> SpecError:
+    return SpecError(f"has no effect {where}", rule="no-effect", field=name, value=value, hint=hint)
+
+
+def _place(on: str, program: Program) -> str:
+    """Return ``cpu`` or ``gpu``, where a program is to run."""
+    if on not in ("auto", "cpu", "gpu"):
+        hint = 'use "auto", "cpu" or "gpu"'
+        raise SpecError("is no place to run", rule="on", field="on", value=on, hint=hint)
+    has_gpu = on != "cpu" and torch.cuda.is_available()
+    if on == "gpu" and not has_gpu:
+        raise TilegenError('there is no GPU that torch can use; on="cpu" simulates the program')
+    if on == "auto":
+        runs = has_gpu and runs_on(program.target, torch.cuda.get_device_capability())
+        return "gpu" if runs else "cpu"
+    return on
 
 
 def judge(
-    kernel: Kernel, sizes: Mapping[str, int], given: Tensors, seed: int, device: torch.device
+    kernel: Kernel | Simulated,
+    sizes: Mapping[str, int],
+    given: Tensors,
+    seed: int,
+    device: torch.device,
 ) -> Report:
     """Return the Report of a kernel; what `verify` does once there is one.
 
@@ -150,9 +227,17 @@ def judge(
         with torch.no_grad():
             kernel(**operands, out=outputs)
 
-    outputs = examine(compute, spec, operands)
-    line = repro(program, chosen, seed, has_operands=bool(given))
-    return Report(program.name, tuple(chosen.items()), seed, outputs, line)
+    try:
+        outputs = examine(compute, spec, operands)
+    except SimulationError as error:
+        if error.report is None:
+            raise
+        outputs = ()
+    level, simulation = "", None
+    if isinstance(kernel, Simulated):
+        level, simulation = kernel.level, kernel.last
+    line = repro(program, chosen, seed, level=level, has_operands=bool(given))
+    return Report(program.name, tuple(chosen.items()), seed, outputs, line, simulation)
 
 
 def _sizes(spec: Any, sizes: Mapping[str, int], given: Tensors) -> dict[str, int]:
@@ -179,9 +264,14 @@ def _sizes(spec: Any, sizes: Mapping[str, int], given: Tensors) -> dict[str, int
 
 
 def repro(
-    program: Program, sizes: Mapping[str, int], seed: int, *, has_operands: bool = False
+    program: Program,
+    sizes: Mapping[str, int],
+    seed: int,
+    *,
+    level: str = "",
+    has_operands: bool = False,
 ) -> str:
-    """Return a line of Python that verifies ``program`` again."""
+    """Return a line of Python that verifies ``program`` again, on a GPU if there is no level."""
     if "Map(" in repr(program.spec):
         made = f"tg.loads({dumps(program, indent=None)!r})"
     else:
@@ -192,5 +282,6 @@ def repro(
     options = f", sizes={dict(sizes)}" if sizes else ""
     if has_operands:
         options += ", operands={...}"  # the caller's own tensors
+    options += f", on='cpu', level={level!r}" if level else ", on='gpu'"
     names = "" if made.startswith("tg.loads") else "from tilegen import *; "
     return f"import tilegen as tg; {names}tg.verify({made}{options}, seed={seed})"

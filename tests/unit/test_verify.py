@@ -316,6 +316,7 @@ def gpu_stand_in(monkeypatch):
 
     namespace = verify.__globals__
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setitem(namespace, "Kernel", Kernel)
     monkeypatch.setitem(
         namespace,
@@ -353,8 +354,8 @@ def test_a_failure_names_the_element_and_a_line_that_repeats_it(gpu_stand_in, sp
 def test_specs_programs_and_kernels_are_taken(gpu_stand_in):
     program = tg.build(DYNAMIC, target="sm_80")
     kernel = verify.__globals__["Kernel"](program)
-    reports = [verify(subject, sizes={"m": 9}) for subject in (program, kernel)]
-    reports.append(verify(DYNAMIC, target="sm_80", sizes={"m": 9}))
+    reports = [verify(subject, sizes={"m": 9}, on="gpu") for subject in (program, kernel)]
+    reports.append(verify(DYNAMIC, target="sm_80", sizes={"m": 9}, on="gpu"))
     assert reports[0] == reports[1] == reports[2]
     for subject in (program, kernel):
         with pytest.raises(tg.SpecError, match="target='sm_80': has no effect on what is built"):
@@ -363,18 +364,42 @@ def test_specs_programs_and_kernels_are_taken(gpu_stand_in):
 
 def test_a_gpu_is_asked_for(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(TilegenError, match="there is no GPU that torch can use"):
-        verify(DYNAMIC, target="sm_90a")
-    with pytest.raises(tg.SpecError, match="on='cpu': is no place to run; use \"gpu\""):
-        verify(DYNAMIC, on="cpu")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TilegenError, match="there is no GPU that torch can use; on="):
+        verify(DYNAMIC, target="sm_90a", on="gpu")
+    with pytest.raises(tg.SpecError, match='on=\'tpu\': is no place to run; use "auto", "cpu"'):
+        verify(DYNAMIC, target="sm_90a", on="tpu")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_level_is_one_of_the_simulator(gpu_stand_in):
+    with pytest.raises(tg.SpecError, match="level='tile': has no effect on the GPU; drop level="):
+        verify(DYNAMIC, target="sm_90a", level="tile")
+
+
+PLACES = {
+    "no GPU": (None, "sm_90a", "cpu"),
+    "the target's GPU": ((9, 0), "sm_90a", "gpu"),
+    "a later GPU": ((9, 0), "sm_80", "cpu"),
+    "a GPU of the same major version": ((8, 6), "sm_80", "gpu"),
+    "an earlier GPU": ((8, 0), "sm_90a", "cpu"),
+}
+
+
+@pytest.mark.parametrize(("gpu", "target", "place"), PLACES.values(), ids=PLACES)
+def test_auto_is_the_gpu_that_can_run_the_target(gpu_stand_in, monkeypatch, gpu, target, place):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: gpu)
+    report = verify(DYNAMIC, target=target, sizes={"m": 9})
+    assert (report.simulation is not None) == (place == "cpu")
+    assert f"on={place!r}" in report.repro
 
 
 def test_a_repro_says_all_that_was_chosen():
     program = tg.build(DYNAMIC, target="sm_90a", schedule=tg.GemmSchedule(block_m=64))
-    line = repro(program, {"m": 77}, 5)
-    made = {}
-    exec(
-        line.replace("tg.verify(", "call("),
-        {"call": lambda *args, **options: made.update(options, program=args[0])},
-    )
-    assert made == {"program": program, "sizes": {"m": 77}, "seed": 5}
+    for level, where in (("", {"on": "gpu"}), ("tile", {"on": "cpu", "level": "tile"})):
+        line = repro(program, {"m": 77}, 5, level=level)
+        made = {}
+        exec(
+            line.replace("tg.verify(", "call("),
+            {"call": lambda *args, made=made, **options: made.update(options, program=args[0])},
+        )
+        assert made == {"program": program, "sizes": {"m": 77}, "seed": 5, **where}

@@ -150,6 +150,7 @@ def execute(
         kernel=prepared.name,
         level="tile",
         seed=seed,
+        checks=checks,
         diagnostics=_run(prepared, frame, written),
         counters=dict(watch.counters),
     )

@@ -94,11 +94,13 @@ class Report:
         diagnostics: The faults: the first, whose consequences are not looked at, or the output
             elements that a run without fault left unwritten.
         counters: How often what happened: blocks, launches, guarded elements.
+        checks: The checks that were made.
     """
 
     kernel: str
     level: str
     seed: int
+    checks: Checks = Checks()
     diagnostics: tuple[Diagnostic, ...] = ()
     counters: dict[str, int] = field(factory=dict)
 
@@ -106,6 +108,16 @@ class Report:
     def ok(self) -> bool:
         """Whether nothing was found."""
         return not self.diagnostics
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Return what was executed and checked, as labelled text for people."""
+        counts = [f"{name} {count}" for name, count in sorted(self.counters.items()) if count]
+        made = [name for name, is_made in asdict(self.checks).items() if is_made]
+        return [
+            ("simulated", f"on the CPU at level {self.level}"),
+            ("executed", ", ".join(counts) or "nothing"),
+            ("checked", ", ".join(("bounds", *made))),
+        ]
 
     def rows(self) -> list[tuple[str, str]]:
         """Return labelled values, as text for people."""

@@ -132,6 +132,12 @@ REFUSED = {
         ("explain", "spec.py:dynamic", *SM90, "--size", "m=1", "--size", "m=2"),
         "m has the size 1 already",
     ),
+    "unknown level": (("simulate", "spec.py:spec", *SM90, "--level", "lane"), "'lane' is not one"),
+    "unknown place": (("check", "spec.py:spec", *SM90, "--on", "tpu"), "'tpu' is not one"),
+    "size of no dimension of a simulation": (
+        ("simulate", "spec.py:spec", *SM90, "--size", "m=7"),
+        "names no dynamic dimension of the spec",
+    ),
     "size of show": (("show", "spec.py:dynamic", *SM90, "--size", "m=1"), "No such option"),
     "unknown family": (("support", "conv"), "family='conv': is not a family; use one of gemm"),
     "no output": (("eject", "spec.py:spec", *SM90), "Missing option '-o'"),
@@ -148,7 +154,7 @@ def test_refused(folder: Path, arguments: tuple[str, ...], message: str):
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["show", "explain", "check"])
+@pytest.mark.parametrize("command", ["show", "explain", "simulate", "check"])
 def test_no_gpu_and_no_target(folder: Path, command: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     result = run(command, "spec.py:spec")
@@ -158,9 +164,12 @@ def test_no_gpu_and_no_target(folder: Path, command: str, monkeypatch: pytest.Mo
 
 def test_check_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    result = run("check", "spec.py:spec", *SM90)
+    result = run("check", "spec.py:spec", *SM90, "--on", "gpu")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "there is no GPU here" in result.stderr
+    for on in ((), ("--on", "cpu")):
+        text = printed("check", "spec.py:dynamic", *SM90, "--size", "m=7", *on)
+        assert "simulated  on the CPU at level tile" in text
 
 
 def test_a_failing_compiler_is_no_refusal(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -174,7 +183,7 @@ def test_a_failing_compiler_is_no_refusal(folder: Path, monkeypatch: pytest.Monk
 
 def test_check_on_another_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch):
     on_gpu(monkeypatch, (8, 0))
-    result = run("check", "spec.py:spec", *SM90)
+    result = run("check", "spec.py:spec", *SM90, "--on", "gpu")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "the GPU here is sm_80, the program is for sm_90a" in result.stderr
 
@@ -225,8 +234,8 @@ class Found:
 def test_check_that_passes(folder: Path, monkeypatch: pytest.MonkeyPatch):
     asked = []
 
-    def verify(program: tg.Program, *, sizes: dict[str, int], seed: int) -> Found:
-        asked.append((program.target.name, sizes, seed))
+    def verify(program: tg.Program, *, sizes: dict[str, int], seed: int, on: str) -> Found:
+        asked.append((program.target.name, sizes, seed, on))
         return Found()
 
     on_gpu(monkeypatch, (9, 0))
@@ -236,7 +245,8 @@ def test_check_that_passes(folder: Path, monkeypatch: pytest.MonkeyPatch):
     document = json.loads(printed(*arguments, "--json"))
     assert document["ok"] is True
     assert document["outputs"][0]["max_error"] == 0.5
-    assert asked == [("sm_90a", {"m": 77}, 3)] * 2
+    assert "max error 0.5" in printed(*arguments, "--on", "gpu")
+    assert asked == [("sm_90a", {"m": 77}, 3, on) for on in ("auto", "auto", "gpu")]
 
 
 def test_check_that_fails(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -259,6 +269,58 @@ def test_check_on_the_gpu_here(folder: Path):
     document = json.loads(printed("check", "spec.py:dynamic", "--size", "m=77", "--json"))
     assert document["ok"] is True
     assert document["sizes"] == {"m": 77}
+    assert document["simulation"] is None
+
+
+SIMULATE = ("simulate", "spec.py:dynamic", *SM90, "--size", "m=77", "--seed", "3")
+
+
+def test_simulate(folder: Path):
+    text = printed(*SIMULATE)
+    for part in ("with m=77", "level tile", "blocks ", "checked ", "seed       3", "max error"):
+        assert part in text
+    document = json.loads(printed(*SIMULATE, "--json"))
+    assert document["ok"] is True
+    assert (document["sizes"], document["seed"]) == ({"m": 77}, 3)
+    assert document["simulation"]["level"] == "tile"
+    assert document["simulation"]["counters"]["launches"] == 1
+    assert document["outputs"][0]["wrong"] == 0
+
+
+def test_simulate_names_a_fault_by_its_statement(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    spec = tg.Gemm(m=tg.dyn("m", hint=512), n=512, k=128, dtype="float16")
+    made = tg.build(spec, target="sm_90a")
+    (tmp_path / "unclear.py").write_text(made.source.replace("            T.clear(acc)\n", ""))
+    monkeypatch.syspath_prepend(tmp_path)
+    function = import_module("unclear").build()
+    monkeypatch.setattr(sys.modules["tilegen.simulate"], "traced", lambda _: function)
+    result = run(*SIMULATE)
+    assert result.exit_code == 1
+    assert "fault      [uninitialized] acc[" in result.stdout
+    assert "T.gemm(a_shared, b_shared, acc" in result.stdout
+    assert "seed 3" in result.stdout
+    assert f"tilegen: {made.name}: [uninitialized] acc[" in result.stderr
+    result = run(*SIMULATE, "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["ok"] is False
+    (found,) = document["simulation"]["diagnostics"]
+    assert found["kind"] == "uninitialized"
+    assert found["statement"].startswith("T.gemm(a_shared")
+
+
+def test_simulate_refuses_what_cannot_be_executed(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(program: object) -> None:
+        raise tg.SimulationError("operation tl.gemm_sp cannot be simulated")
+
+    import tilegen.simulate  # noqa: F401
+
+    monkeypatch.setattr(sys.modules["tilegen.simulate"], "traced", refuse)
+    result = run(*SIMULATE)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "tilegen: operation tl.gemm_sp cannot be simulated\n"
 
 
 def test_support(folder: Path):
@@ -354,7 +416,17 @@ def test_demo():
 def test_version_and_help():
     assert printed("--version") == f"tilegen {tg.__version__}\n"
     text = printed("--help")
-    for command in ("show", "explain", "lower", "check", "support", "eject", "demo", "doctor"):
+    for command in (
+        "show",
+        "explain",
+        "lower",
+        "simulate",
+        "check",
+        "support",
+        "eject",
+        "demo",
+        "doctor",
+    ):
         assert f"\n  {command} " in text
 
 

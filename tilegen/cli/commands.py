@@ -38,6 +38,9 @@ _SIZE = click.option(
     multiple=True,
     help="Size of a dynamic dimension, such as m=77; can be repeated.",
 )
+_SEED = click.option(
+    "--seed", default=0, show_default=True, help="Seed of the random operands; repeats a run."
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
 
@@ -98,25 +101,65 @@ def lower(spec: str, target: str | None, schedule: str | None, as_json: bool) ->
 
 
 @main.command()
-@_options(_SPEC, _TARGET, _SCHEDULE, _SIZE, _JSON)
-@click.option("--seed", default=0, show_default=True, help="Seed of the random operands.")
+@_options(_SPEC, _TARGET, _SCHEDULE, _SIZE, _SEED, _JSON)
+@click.option(
+    "--level",
+    type=click.Choice(["tile", "scheduled"]),
+    default="tile",
+    show_default=True,
+    help="The program as written, or as TileLang schedules it: pipelined, with its barriers.",
+)
+def simulate(
+    spec: str,
+    target: str | None,
+    schedule: str | None,
+    sizes: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+    level: str,
+) -> None:
+    """Run the tile program on the CPU, watched, and compare it with PyTorch; needs no GPU.
+
+    Exits with 1 where the program has a fault or its values are wrong.
+    """
+    program = references.program(spec, target, schedule)
+    asked = references.sizes(sizes)
+    _judge(program, as_json, sizes=asked, seed=seed, on="cpu", level=level)
+
+
+@main.command()
+@_options(_SPEC, _TARGET, _SCHEDULE, _SIZE, _SEED, _JSON)
+@click.option(
+    "--on",
+    type=click.Choice(["auto", "cpu", "gpu"]),
+    default="auto",
+    show_default=True,
+    help="The GPU; the simulator, on the CPU; or the GPU if it runs the target, else the CPU.",
+)
 def check(
     spec: str,
     target: str | None,
     schedule: str | None,
     sizes: tuple[str, ...],
-    as_json: bool,
     seed: int,
+    as_json: bool,
+    on: str,
 ) -> None:
-    """Run the kernel on the GPU and compare it with PyTorch; exits with 1 where it is wrong."""
+    """Run the kernel and compare it with PyTorch; exits with 1 where it is wrong."""
     program = references.program(spec, target, schedule)
     asked = references.sizes(sizes)
-    _require_gpu(program.target)
+    if on == "gpu":
+        _require_gpu(program.target)
+    _judge(program, as_json, sizes=asked, seed=seed, on=on)
+
+
+def _judge(program: Program, as_json: bool, **options: Any) -> None:
+    """Print what a verification finds, and leave with its exit code."""
     from tilegen.verify import verify
 
     try:
-        with console.working("compiling and checking"):
-            report: Any = verify(program, sizes=asked, seed=seed)
+        with console.working("running and checking"):
+            report: Any = verify(program, **options)
         failure = None
     except VerificationError as error:
         report, failure = error.report, str(error)

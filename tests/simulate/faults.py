@@ -8,6 +8,7 @@ from typing import Any
 import simulate.attentions as attentions
 import simulate.idioms as idioms
 import simulate.kernels as kernels
+import simulate.numerics as numerics
 import simulate.products as products
 import simulate.rows as rows
 import simulate.scans as scans
@@ -93,6 +94,14 @@ UNINITIALIZED = (
           "uninitialized", "count", "T.atomic_add("),
     Fault(scans.global_extremes, (150,), "T.Parallel(2)", "T.Parallel(1)",
           "uninitialized", "out", "T.atomic_max("),
+    Fault(numerics.rounded, (33, 70), "T.copy(x, staged)", "pass",
+          "uninitialized", "staged", "T.copy(staged, half", ("half", "brain", "whole")),
+    Fault(numerics.reduced, (16, 64), "T.copy(a, x)", "pass", "uninitialized", "x",
+          "T.reduce_max(x, y, dim=1)", ("top", "bottom", "size", "kept")),
+    Fault(numerics.summed, (16, 64), "T.copy(before, y)", "pass",
+          "uninitialized", "y", "T.reduce_sum(", ("sums", "sizes")),
+    Fault(numerics.rounded_atomics, (40, 64, 3, "float16"), "T.copy(a[by, bx * 16, 0], x)", "pass",
+          "uninitialized", "x", "T.atomic_add(", ()),
 )
 
 OUT_OF_BOUNDS = (
@@ -120,6 +129,7 @@ OUT_OF_BOUNDS = (
           "out-of-bounds", "x", "x[i, j] = T.if_then_else("),
     Fault(scans.prime_sieve, (64,), "prime[i] = False", "prime[i + step] = False",
           "out-of-bounds", "prime"),
+    Fault(numerics.functions, (100,), "out[7, ", "out[8, ", "out-of-bounds", "out"),
 )
 
 UNWRITTEN = (
@@ -132,6 +142,8 @@ UNWRITTEN = (
           "m // block", "unwritten", "out", "T.copy(acc, out"),
     Fault(rows.gated_rows, (32,), "T.ceildiv(rows, 8)", "rows // 8",
           "unwritten", "out", "out[bx * 8 + i, j] = "),
+    Fault(numerics.shifted, (40, 64, 8), "out[bx * block, 0]", "out[bx * block + by, 0]",
+          "unwritten", "out"),
 )
 
 DOUBLE_WRITES = (
@@ -160,6 +172,10 @@ DOUBLE_WRITES = (
           "double-write", "mean", outputs=("mean", "variance")),
     Fault(scans.scattered_rows, (3, 64, 16), "out[where[bx], 0]", "out[where[0], 0]",
           "double-write", "out", outputs=(), given={"where": [5, 0, 2]}),
+    Fault(numerics.compared, (100,), "larger[bx * block + i] =", "larger[i] =",
+          "double-write", "larger", outputs=("larger", "smaller", "clamped", "chosen")),
+    Fault(numerics.divided, (100,), "cut[1, bx * block + i] =", "cut[1, i] =",
+          "double-write", "cut", outputs=("floor", "cut", "shifted"), given={"b": [3] * 100}),
 )
 
 RACES = (
@@ -187,6 +203,8 @@ OTHERS = (
     Fault(kernels.elementwise, (33, 70), "acc[i, j] = T.cast(",
           "T.assume(by * block + i < 33)\n                acc[i, j] = T.cast(",
           "assertion", "by * 32 + i < 33", "T.assume("),
+    Fault(numerics.narrowed, (16, 32), "T.copy(x, coarse)", "T.copy(x, coarse[0:8, :])",
+          "shape", "coarse", outputs=("fine", "coarse")),
 )
 
 # fmt: on

@@ -9,6 +9,7 @@ import pytest
 import simulate.attentions as attentions
 import simulate.idioms as idioms
 import simulate.kernels as kernels
+import simulate.numerics as numerics
 import simulate.products as products
 import simulate.rows as rows
 import simulate.scans as scans
@@ -68,7 +69,7 @@ def test_a_fault_is_named(fault, tmp_path):
 
 
 def test_every_kernel_and_every_kind_has_a_fault():
-    modules = (attentions, idioms, kernels, products, rows, scans)
+    modules = (attentions, idioms, kernels, numerics, products, rows, scans)
     written = {
         value
         for module in modules

@@ -18,6 +18,8 @@ def expression(scope: Scope, node: tir.Node) -> Compute:
         SimulationError: It cannot be executed; names the operation.
     """
     name = tir.kind(node)
+    if name in _DIVISIONS:
+        return _division(_DIVISIONS[name], scope, node)
     if name in values.BINARY:
         return _binary(values.BINARY[name], expression(scope, node.a), expression(scope, node.b))
     if name in _TYPED:
@@ -38,9 +40,27 @@ def _typed(
     return lambda frame: function(*(part(frame) for part in parts), dtype)
 
 
-_TYPED: dict[str, Callable[..., Value]] = {
+def _division(function: Callable[..., Value], scope: Scope, node: tir.Node) -> Compute:
+    """Translate a quotient or remainder; iterations that are not active divide by 1."""
+    first, second, dtype = expression(scope, node.a), expression(scope, node.b), str(node.dtype)
+
+    def compute(frame: Frame) -> Value:
+        divisor = second(frame)
+        if frame.mask is not None and isinstance(divisor, torch.Tensor) and divisor.dim():
+            if not divisor.is_floating_point() and not divisor.all():
+                divisor = torch.where(frame.mask, divisor, 1)
+        return function(first(frame), divisor, dtype)
+
+    return compute
+
+
+_DIVISIONS: dict[str, Callable[..., Value]] = {
     "Div": values.divide,
     "Mod": values.remainder,
+    "FloorDiv": lambda a, b, dtype: a // b,
+    "FloorMod": lambda a, b, dtype: a % b,
+}
+_TYPED: dict[str, Callable[..., Value]] = {
     "Max": values.maximum,
     "Min": values.minimum,
 }
@@ -55,6 +75,8 @@ def _integer(scope: Scope, node: tir.Node) -> Compute:
 
 
 def _variable(scope: Scope, node: tir.Node) -> Compute:
+    if node in scope.lanes:
+        return lambda frame: frame.group.threads
     if node in scope.macros:
         return expression(scope, scope.macros[node])
     slot = scope.slot(node)
@@ -139,6 +161,8 @@ def _call(scope: Scope, node: tir.Node) -> Compute:
     if name in ("pow", "__pow", "clamp", "fma"):
         functions = {"clamp": values.clamp, "fma": _fma}
         return _typed(functions.get(name, values.power), scope, args, dtype)
+    if name == tir.ELECT:
+        return _elected(int(args[0].value))
     if name == "infinity":
         return _constant(float("inf"))
     if name in ("max_value", "min_value"):
@@ -146,6 +170,11 @@ def _call(scope: Scope, node: tir.Node) -> Compute:
     if name == "likely":
         return expression(scope, args[0])
     raise tir.refusal(f"operation {tir.full_operation(node)}, used as a value,")
+
+
+def _elected(count: int) -> Compute:
+    """Return whether a thread is the first of ``count``, or of the block for 0."""
+    return lambda frame: (frame.group.threads % count if count else frame.group.threads) == 0
 
 
 def _fma(a: Value, b: Value, c: Value, dtype: str) -> Value:

@@ -46,8 +46,6 @@ BINARY: dict[str, Callable[[Value, Value], Value]] = {
     "Add": operator.add,
     "Sub": operator.sub,
     "Mul": operator.mul,
-    "FloorDiv": operator.floordiv,
-    "FloorMod": operator.mod,
     "EQ": operator.eq,
     "NE": operator.ne,
     "LT": operator.lt,
@@ -106,11 +104,32 @@ def power(a: Value, b: Value, dtype: str) -> torch.Tensor:
     return torch.pow(tensor(a, dtype), b)
 
 
+_EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def converted(value: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Return a tensor converted as CUDA does: floats rounded to nearest even, integers cut.
+
+    What is beyond the range of an fp8 type becomes its largest number, infinity too. A float
+    beyond that of int32 becomes its limit, and NaN becomes 0, whose low bits narrower types take.
+    """
+    if not value.is_floating_point() or kind is torch.bool:
+        return value.to(kind)
+    if kind in _EIGHT_BITS:
+        largest = torch.finfo(kind).max
+        return value.float().clamp(-largest, largest).to(kind)
+    if kind.is_floating_point or kind is torch.int64:
+        return value.to(kind)
+    limits = torch.iinfo(torch.int32)
+    cut = value.double().nan_to_num(0.0).clamp(limits.min, limits.max)
+    return cut.to(torch.int32).to(kind)
+
+
 def cast(value: Value, dtype: str) -> Value:
-    """Return a value converted to a TIR type, rounded to nearest even, integers cut."""
+    """Return a value converted to a TIR type, as `converted` does."""
     kind = dtype_of(dtype)
     if isinstance(value, torch.Tensor):
-        return value.to(kind)
+        return converted(value, kind)
     if kind is torch.bool:
         return bool(value)
     return torch.tensor(value).to(kind) if kind.is_floating_point else int(value)

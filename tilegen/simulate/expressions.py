@@ -75,8 +75,6 @@ def _integer(scope: Scope, node: tir.Node) -> Compute:
 
 
 def _variable(scope: Scope, node: tir.Node) -> Compute:
-    if node in scope.lanes:
-        return lambda frame: frame.group.threads
     if node in scope.macros:
         return expression(scope, scope.macros[node])
     slot = scope.slot(node)
@@ -161,8 +159,6 @@ def _call(scope: Scope, node: tir.Node) -> Compute:
     if name in ("pow", "__pow", "clamp", "fma"):
         functions = {"clamp": values.clamp, "fma": _fma}
         return _typed(functions.get(name, values.power), scope, args, dtype)
-    if name == tir.ELECT:
-        return _elected(int(args[0].value))
     if name == "infinity":
         return _constant(float("inf"))
     if name in ("max_value", "min_value"):
@@ -170,11 +166,6 @@ def _call(scope: Scope, node: tir.Node) -> Compute:
     if name == "likely":
         return expression(scope, args[0])
     raise tir.refusal(f"operation {tir.full_operation(node)}, used as a value,")
-
-
-def _elected(count: int) -> Compute:
-    """Return whether a thread is the first of ``count``, or of the block for 0."""
-    return lambda frame: (frame.group.threads % count if count else frame.group.threads) == 0
 
 
 def _fma(a: Value, b: Value, c: Value, dtype: str) -> Value:

@@ -3,65 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 from attrs import Converter, evolve, field, frozen, validators
 
 from tilegen.dims import Dim, Dyn, dim, size
 from tilegen.dtypes import DType, dtype
-from tilegen.epilogue import OPS, Cast, EpilogueOp, Store, operand_dtype, operand_kind, operand_name
+from tilegen.epilogue import EpilogueOp
 from tilegen.errors import SpecError
 from tilegen.reprs import compact_repr
-from tilegen.specs.operands import Operand, check_names
+from tilegen.specs.chain import (
+    chain,
+    chain_operands,
+    moved_bytes,
+    names_are_unique,
+    numerics,
+    out_dtype,
+    static,
+    stored,
+)
+from tilegen.specs.operands import Operand
 
 Layout = Literal["nn", "nt", "tn", "tt"]
 
 
-def _static(value: object) -> int:
-    value = dim(value)
-    if isinstance(value, Dyn):
-        raise SpecError(
-            "must be static: only m may be dynamic",
-            rule="dim",
-            field="dim",
-            value=value.name,
-            hint="give an int, and build one program for each n and k",
-        )
-    return value
-
-
-def _out_dtype(value: object, spec: Any) -> DType:
-    return spec.dtype if value is None else dtype(value)
-
-
-def _chain(value: object, spec: Any) -> tuple[EpilogueOp, ...]:
-    """Return the chain in canonical form: identities dropped, default dtypes as None."""
-    ops: list[EpilogueOp] = []
-    given: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    for op in given:
-        if type(op) not in OPS.values():
-            raise SpecError(
-                "is not an epilogue op",
-                rule="epilogue",
-                field="epilogue",
-                value=op,
-                hint="use ops such as tg.Bias() or tg.Map(fn)",
-            )
-        if isinstance(op, Cast):
-            if op.dtype != DType.float32:  # the running value is fp32 already
-                ops.append(op)
-            continue
-        default = spec.out_dtype
-        if operand_kind(op):
-            default = operand_dtype(evolve(op, dtype=None), spec.dtype)
-        if getattr(op, "dtype", None) == default:
-            op = evolve(op, dtype=None)
-        ops.append(op)
-    return tuple(ops)
-
-
-def _compute_fits(spec: Any, attribute: object, value: str | None) -> None:
+def _compute_fits(spec: Gemm, attribute: object, value: str | None) -> None:
     wanted = "tf32" if spec.dtype == DType.float32 else None
     if value == wanted:
         return
@@ -74,15 +40,6 @@ def _compute_fits(spec: Any, attribute: object, value: str | None) -> None:
     raise SpecError(
         reason, rule="compute", field="compute", value=value, hint=f"use compute={wanted!r}"
     )
-
-
-def _names_are_unique(spec: Any, attribute: object, value: object) -> None:
-    check_names(spec.operands + spec.outputs, {dyn.name for dyn in spec.dynamic})
-
-
-def _numerics(value: object, spec: Any) -> object:
-    # Rounding to float32 changes nothing, so "eager" is "fused" there.
-    return "fused" if value == "eager" and spec.out_dtype == DType.float32 else value
 
 
 @frozen(kw_only=True, repr=False)
@@ -108,18 +65,18 @@ class Gemm:
     """
 
     m: Dim = field(converter=dim)
-    n: int = field(converter=_static)
-    k: int = field(converter=_static)
+    n: int = field(converter=static("m"))
+    k: int = field(converter=static("m"))
     dtype: DType = field(converter=dtype)
     layout: Layout = field(default="nn", validator=validators.in_(("nn", "nt", "tn", "tt")))
-    out_dtype: DType = field(default=None, converter=Converter(_out_dtype, takes_self=True))
+    out_dtype: DType = field(default=None, converter=Converter(out_dtype, takes_self=True))
     compute: Literal["tf32"] | None = field(default=None, validator=_compute_fits)
     epilogue: tuple[EpilogueOp, ...] = field(
-        default=(), converter=Converter(_chain, takes_self=True), validator=_names_are_unique
+        default=(), converter=Converter(chain, takes_self=True), validator=names_are_unique
     )
     numerics: Literal["fused", "eager"] = field(
         default="fused",
-        converter=Converter(_numerics, takes_self=True),
+        converter=Converter(numerics, takes_self=True),
         validator=validators.in_(("fused", "eager")),
     )
 
@@ -142,34 +99,16 @@ class Gemm:
         """The inputs: a and b, then the operands of the chain in order."""
         a = (self.m, self.k) if self.layout[0] == "n" else (self.k, self.m)
         b = (self.k, self.n) if self.layout[1] == "n" else (self.n, self.k)
-        shapes = {
-            "tile": (self.m, self.n),
-            "row_vector": (self.n,),
-            "column_vector": (self.m,),
-            "scalar": (1,),
-        }
-        chain = (
-            Operand(operand_name(op), shapes[kind], operand_dtype(op, self.dtype), kind)
-            for op in self.epilogue
-            if (kind := operand_kind(op))
-        )
         return (
             Operand("a", a, self.dtype, "mainloop"),
             Operand("b", b, self.dtype, "mainloop"),
-            *chain,
+            *chain_operands(self, self.m, self.n),
         )
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
         """``out``, then the extra outputs of the chain's ``Store`` ops in order; all (m, n)."""
-        stores = (op for op in self.epilogue if isinstance(op, Store))
-        return (
-            Operand("out", (self.m, self.n), self.out_dtype, "tile"),
-            *(
-                Operand(op.name, (self.m, self.n), op.dtype or self.out_dtype, "tile")
-                for op in stores
-            ),
-        )
+        return stored(self, self.m, self.n)
 
     @property
     def dynamic(self) -> tuple[Dyn, ...]:
@@ -182,7 +121,4 @@ class Gemm:
 
     def bytes(self, sizes: Mapping[str, int]) -> int:
         """Return the fewest bytes moved: each operand read once, each output written once."""
-        return sum(
-            prod(size(d, sizes) for d in operand.shape) * operand.dtype.bytes
-            for operand in self.operands + self.outputs
-        )
+        return moved_bytes(self, sizes)

@@ -177,10 +177,11 @@ def _inside(
     Those outside are counted where TileLang guards them, and a fault elsewhere.
     """
     inside = torch.ones((), dtype=torch.bool)
+    unguarded = frame.watch.checks.unguarded
     for part, size, constant in zip(parts, buffer.tensor.shape, index.constant, strict=True):
         within = (part >= 0) & (part < size)
         outside = active & ~within
-        if outside.any() and (constant or not buffer.is_global):
+        if outside.any() and (constant or unguarded or not buffer.is_global):
             shape = tuple(buffer.tensor.shape)
             message = f"is {verb} outside of {buffer.scope} memory of shape {shape}"
             frame.watch.fault("out-of-bounds", buffer.name, extent(parts, outside), message)

@@ -36,9 +36,11 @@ _COPY_ANNOTATIONS = (
 
 def census(function: tir.Node) -> None:
     """Raise a SimulationError that names the first thing that cannot be executed."""
-    for buffer in tir.buffers(function):
+    parameters = {buffer.data: buffer for buffer in tir.signature(function)}
+    for buffer in dict.fromkeys(tir.buffers(function)):
         if buffer.scope() not in _SCOPES:
             raise tir.refusal(f"memory of scope {buffer.scope()!r} ({buffer.name})")
+        _check_view(buffer, parameters.get(buffer.data))
     threads: set[tir.Node] = set()
     enclosing: list[tir.Node] = []
     for node in tir.walk(function.body):
@@ -52,6 +54,14 @@ def census(function: tir.Node) -> None:
                 raise tir.refusal(f"operation {tir.full_operation(node)}")
         elif name not in _EXPRESSIONS:
             raise tir.refusal(f"IR node {name}")
+
+
+def _check_view(buffer: tir.Node, parameter: tir.Node | None) -> None:
+    """Refuse a view whose elements do not lie as those of its memory do, one after the other."""
+    if parameter is not None and buffer.same_as(parameter):
+        return
+    if not tir.is_dense(buffer) or not (parameter is None or tir.is_dense(parameter)):
+        raise tir.refusal(f"buffer {buffer.name}, a view with other strides than its memory,")
 
 
 def _check_statement(statement: tir.Node, inside: list[tir.Node], threads: set[tir.Node]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import torch
 from attrs import frozen
 
 from tilegen.errors import SimulationError
+from tilegen.overlap import disjoint, overlaps_itself, same_elements
 from tilegen.simulate import tir
 from tilegen.simulate.census import census
 from tilegen.simulate.expressions import expression
@@ -84,6 +86,7 @@ def prepare(function: tir.Node) -> Prepared:
 
 
 def _translated(function: tir.Node) -> Prepared:
+    legal = tir.wrapped(function)
     scope = Scope()
     buffers = tir.signature(function)
     places = [scope.define(buffer) for buffer in buffers]
@@ -91,8 +94,8 @@ def _translated(function: tir.Node) -> Prepared:
         for size in (*buffer.shape, *buffer.strides):
             if tir.kind(size) == "Var":
                 scope.slot(size)
-    run = statement(scope, tir.Sites(function), function.body)
-    sites = tir.writers(function)
+    run = statement(scope, tir.Sites(legal), legal.body)
+    sites = tir.writers(legal)
     parameters = tuple(
         Parameter(
             buffer.name,
@@ -141,8 +144,13 @@ def execute(
     frame = Frame(prepared.values, prepared.buffers, watch, _order(seed))
     written = _outputs(prepared, outputs)
     _check(prepared, tensors, frame)
+    _check_memory(prepared, tensors, written)
+    known: dict[tuple[Any, ...], Buffer] = {}
     for parameter, tensor in zip(prepared.parameters, tensors, strict=True):
         buffer = operand(parameter.name, tensor, is_output=parameter in written)
+        if tensor.numel():  # tensors that share their memory share what is known about it
+            key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            buffer = known.setdefault(key, buffer)
         frame.buffers[parameter.place] = buffer
         for place, name, shape in parameter.aliases:
             frame.buffers[place] = buffer.reshaped(name, shape)
@@ -223,6 +231,26 @@ def _check(prepared: Prepared, tensors: Sequence[torch.Tensor], frame: Frame) ->
         if tensor.numel() and any(size > 1 and want != got for size, want, got in pairs):
             said = f"{parameter.name}: strides={tensor.stride()}"
             raise SimulationError(f"{said}: must be {strides}; use {parameter.name}.contiguous()")
+
+
+def _check_memory(
+    prepared: Prepared, tensors: Sequence[torch.Tensor], outputs: list[Parameter]
+) -> None:
+    """Refuse what is written and has elements twice, or in part those of another tensor."""
+    pairs = list(zip(prepared.parameters, tensors, strict=True))
+    for parameter, tensor in pairs:
+        if not (parameter.site[0] or parameter in outputs):
+            continue
+        if overlaps_itself(tensor):
+            said = f"{parameter.name}: strides={tensor.stride()}: address an element twice"
+            raise SimulationError(f"{said}; pass a tensor of its own")
+        for other, memory in pairs:
+            if other is parameter or disjoint(tensor, memory):
+                continue
+            same = tensor.shape == memory.shape and same_elements(tensor, memory)
+            if not same or parameter in outputs or other in outputs:
+                said = f"{parameter.name}: shares memory with {other.name}"
+                raise SimulationError(f"{said}; pass a tensor of its own")
 
 
 def _unwritten(written: list[Parameter], frame: Frame) -> tuple[Diagnostic, ...]:

@@ -24,12 +24,14 @@ class Region:
         starts: First element of each axis.
         extents: Number of elements of each axis.
         single: For each axis, whether its extent is the constant 1.
+        constant: For each axis, whether its first element is a constant.
     """
 
     buffer: int
     starts: tuple[Compute, ...]
     extents: tuple[Compute, ...]
     single: tuple[bool, ...]
+    constant: tuple[bool, ...]
 
 
 def region(scope: Scope, node: tir.Node) -> Region:
@@ -43,6 +45,7 @@ def region(scope: Scope, node: tir.Node) -> Region:
         tuple(expression(scope, index) for index in element.indices),
         (*[_one] * rest, *(expression(scope, extent) for extent in extents)),
         (*[True] * rest, *(tir.is_one(extent) for extent in extents)),
+        tuple(tir.is_constant(index) for index in element.indices),
     )
 
 
@@ -95,17 +98,23 @@ class Clip:
 def clip(part: Region, counts: Sequence[int], frame: Frame) -> Clip:
     """Return what of a copy of ``counts`` elements lies inside of one side's buffer.
 
-    Elements outside are a fault, except in global memory.
+    Elements outside are a fault, except in global memory: a copy is bounded along its axes, and
+    TileLang's guard bounds an index of an axis of extent 1, unless it is a constant.
     """
+    guarded = not frame.watch.checks.unguarded
     buffer = frame.buffers[part.buffer]
     box: list[int | slice] = []
     kept: list[slice] = []
     total = inside = 1
     remaining = iter(counts)
-    for start, single, size in zip(part.starts, part.single, buffer.tensor.shape, strict=True):
+    axes = zip(part.starts, part.single, part.constant, buffer.tensor.shape, strict=True)
+    for start, single, constant, size in axes:
         first = int(start(frame))
         if single:
-            inside *= 0 <= first < size
+            within = 0 <= first < size
+            if not within and (constant or not guarded):
+                _outside(buffer, part, frame)
+            inside *= within
             box.append(first)
             continue
         count = next(remaining)

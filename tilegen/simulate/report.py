@@ -75,12 +75,15 @@ class Checks:
         unwritten: Output elements that are never written.
         ownership: Global elements that two blocks of a launch write, or one writes and one reads.
         race: Iterations of a ``T.Parallel`` that disagree about an element.
+        unguarded: Accesses out of a global tensor's range that TileLang's guard makes harmless;
+            for kernels that are compiled with ``tl.disable_safe_memory_legalize``.
     """
 
     uninitialized: bool = True
     unwritten: bool = True
     ownership: bool = True
     race: bool = True
+    unguarded: bool = False
 
 
 @frozen(kw_only=True)

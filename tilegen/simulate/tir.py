@@ -110,6 +110,40 @@ def buffers(function: Node) -> Iterator[Node]:
             yield node.buffer
 
 
+def is_dense(buffer: Node) -> bool:
+    """Return whether the elements of a buffer lie in row-major order without gaps."""
+    from tilelang import tvm
+
+    analyzer, step = tvm.arith.Analyzer(), 1
+    for size, stride in reversed(list(zip(buffer.shape, buffer.strides, strict=False))):
+        if not analyzer.can_prove_equal(stride, step):
+            return False
+        step = step * size
+    return True
+
+
+def wrapped(function: Node) -> Node:
+    """Return a function in which indices that are always negative count from an axis's end.
+
+    TileLang makes them so, where it can prove it, before anything else looks at them.
+    """
+    import tilelang
+    from tilelang.ir import get_stmt_span, set_stmt_span
+
+    name = name_of(function)
+    module = tilelang.tvm.IRModule({name: function})
+    found = tilelang.transform.LegalizeNegativeIndex()(module)[name]
+    # The pass makes statements anew, without their lines.
+    for old, new in zip(_statements(function), _statements(found), strict=True):
+        if get_stmt_span(new) is None and (span := get_stmt_span(old)) is not None:
+            set_stmt_span(new, span)
+    return found
+
+
+def _statements(function: Node) -> list[Node]:
+    return [node for node in walk(function.body) if kind(node) in STATEMENTS]
+
+
 def location(statement: Node) -> tuple[str, int]:
     """Return file and line of a statement; ("", 0) where unknown."""
     from tilelang.ir import get_stmt_span
@@ -140,8 +174,7 @@ class Sites:
     """
 
     def __init__(self, function: Node) -> None:
-        statements = [node for node in walk(function.body) if kind(node) in STATEMENTS]
-        self._stamped = {location(statement) for statement in statements}
+        self._stamped = {location(statement) for statement in _statements(function)}
         self._last: tuple[str, int] = ("", 0)
         self._inside: tuple[str, int] = ("", 0)
 

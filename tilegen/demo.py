@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
 import click
+from attrs import evolve
 
 from tilegen import console
 from tilegen.epilogue import Bias, Gelu
@@ -14,6 +20,9 @@ from tilegen.targets import Target
 from tilegen.targets import target as as_target
 from tilegen.toolchain import nvcc
 
+if TYPE_CHECKING:
+    from tilegen.simulate import Report
+
 TARGET = "sm_90a"
 SPEC = Gemm(
     m=4096,
@@ -23,6 +32,8 @@ SPEC = Gemm(
     layout="nt",
     epilogue=(Bias(), Gelu("tanh")),
 )
+RAGGED = {"m": 200, "n": 520, "k": 296}
+FAULT = "T.clear(acc)"
 
 
 def run() -> None:
@@ -45,6 +56,7 @@ def run() -> None:
         landmarks = program.landmarks()
     console.rows(landmarks.rows())
     _resources(program)
+    _simulate(build(evolve(SPEC, **RAGGED), target=TARGET, schedule=program.schedule))
     _check()
 
 
@@ -58,6 +70,46 @@ def _resources(program: Program) -> None:
     console.rows(resources.rows())
 
 
+def _simulate(program: Program) -> None:
+    from tilegen.verify import verify
+
+    sizes = ", ".join(f"{name}={size}" for name, size in RAGGED.items())
+    console.heading(f"the kernel without a GPU, at {sizes}: tilegen simulate")
+    with console.working("simulating"):
+        report, faulty = verify(program, on="cpu"), _faulty(program)
+    console.rows(report.rows())
+    console.heading(f"and what it finds where {FAULT} is taken out of the source")
+    click.echo("\n".join(map(str, faulty.diagnostics)))
+
+
+def _faulty(program: Program) -> Report:
+    """Return what the simulator finds in a program's source without one of its statements."""
+    from torch import Generator, empty
+
+    from tilegen.operands import torch_dtype
+    from tilegen.reference import inputs
+    from tilegen.simulate import simulate
+
+    lines = program.source.splitlines(keepends=True)
+    with TemporaryDirectory(prefix="tilegen-") as folder:
+        path = Path(folder, f"{program.name}.py")
+        path.write_text("".join(line for line in lines if line.strip() != FAULT))
+        operands = inputs(program.spec, {}, Generator().manual_seed(0))
+        for output in program.spec.outputs:
+            operands[output.name] = empty(output.shape, dtype=torch_dtype(output.dtype))
+        tensors = [operands[operand.name] for operand in program.params]
+        return simulate(_imported(path).build(), *tensors, outputs=["out"])
+
+
+def _imported(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _check() -> None:
     console.heading("the kernel against PyTorch: tilegen check")
     here = _gpu()
@@ -67,7 +119,7 @@ def _check() -> None:
     from tilegen.verify import verify
 
     with console.working("compiling and checking"):
-        report = verify(build(SPEC, target=here))
+        report = verify(build(SPEC, target=here), on="gpu")
     console.rows(report.rows())
 
 

@@ -411,6 +411,11 @@ def test_demo():
     text = printed("demo")
     for part in ("Gemm(", "@T.prim_func", "fusion saves", "wgmma", "registers"):
         assert part in text
+    simulated = text[text.index("tilegen simulate") :]
+    assert "m=200, n=520, k=296" in simulated
+    assert "max error" in simulated
+    assert "[uninitialized] acc[0:128, 0:256]: each of" in simulated
+    assert "T.gemm(a_shared, b_shared, acc" in simulated
 
 
 def test_version_and_help():

@@ -216,7 +216,7 @@ def eject(
 
 @main.command()
 def demo() -> None:
-    """Show one kernel from its spec to its instructions; checks it where there is a GPU."""
+    """Show one kernel from its spec to its instructions and its simulation; needs no GPU."""
     from tilegen.demo import run
 
     run()

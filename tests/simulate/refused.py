@@ -1,4 +1,4 @@
-"""Small kernels that cannot be executed at tile level; each says why."""
+"""Small kernels that cannot be executed; each says why."""
 
 import tilelang.language as T
 
@@ -24,13 +24,37 @@ def local_memory():
     return kernel
 
 
-def barrier():
+def cluster_barrier():
     @T.prim_func
     def kernel(a: T.Tensor((128,), "float32")):
         with T.Kernel(1, threads=128) as _:
-            ready = T.alloc_barrier(128)
+            ready = T.alloc_cluster_barrier(128)
             a[0] = 0.0
-            T.barrier_arrive(ready)  # refused: memory of scope 'shared.barrier'
+            T.barrier_arrive(ready)  # refused: memory of scope 'shared.cluster_barrier'
+
+    return kernel
+
+
+def thread_index_inside_a_tile():
+    @T.prim_func
+    def kernel(a: T.Tensor((128,), "float32")):
+        with T.Kernel(1, threads=128) as _:
+            tx = T.get_thread_binding()
+            warp = tx // 32
+            for i in T.Parallel(128):
+                if warp == 1:  # refused: lane-level code that uses a thread index
+                    a[i] = 0.0
+
+    return kernel
+
+
+def second_thread_index():
+    @T.prim_func
+    def kernel(a: T.Tensor((128,), "float32")):
+        with T.Kernel(1, threads=(64, 2)) as _:
+            ty = T.get_thread_binding(1)
+            if ty == 0:  # refused: thread index
+                T.clear(a)
 
     return kernel
 
@@ -122,7 +146,9 @@ def operation_of_every_iteration():
 REFUSED = (
     thread_index,
     local_memory,
-    barrier,
+    cluster_barrier,
+    thread_index_inside_a_tile,
+    second_thread_index,
     external_call,
     atomic_of_every_thread,
     update_by_every_thread,

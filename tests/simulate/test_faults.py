@@ -78,8 +78,10 @@ def test_what_cannot_be_executed_is_refused_by_name(build):
 
 def test_other_levels_are_refused():
     function = missing_tail_mask()
-    with pytest.raises(SimulationError, match="level='scheduled': is not served"):
-        simulate(function, *operands(function), level="scheduled")
+    with pytest.raises(
+        SimulationError, match="level='sm_70': is not served; use one of tile, sm_80"
+    ):
+        simulate(function, *operands(function), level="sm_70")
 
 
 def test_tensors_that_do_not_fit_are_refused():

@@ -78,4 +78,5 @@ def test_every_kernel_and_every_kind_has_a_fault():
     }
     assert {fault.build for fault in FAULTS} == written
     assert len(written) >= 40
-    assert {fault.kind for fault in FAULTS} == set(get_args(Kind))
+    # Kernels whose warpgroups wait for each other have the other faults: faulty_ws.py.
+    assert {fault.kind for fault in FAULTS} == set(get_args(Kind)) - {"deadlock", "phase"}

@@ -90,8 +90,8 @@ def test_missing_and_unknown_operands_are_named():
 
 
 def test_other_levels_and_values_are_refused():
-    with pytest.raises(SimulationError, match="level='scheduled': is not served"):
-        run_program(PROGRAM, operands(), level="scheduled")
+    with pytest.raises(SimulationError, match="level='sm_90a': is not served"):
+        run_program(PROGRAM, operands(), level="sm_90a")
     with pytest.raises(SimulationError, match="is no PrimFunc"):
         simulate(len)
 

@@ -1,7 +1,8 @@
 """Runs the tile program of a TileLang function on the CPU, watched.
 
-What is run is the function's IR as it was traced, tile operation by tile operation, blocks one
-after the other. All threads of a block act as one: what depends on a thread's index is refused.
+What is run is the function's IR, as it was traced or as TileLang schedules it, tile operation by
+tile operation, blocks one after the other. The threads of a block act as one, but where branches
+on a thread's index part them into groups; what else depends on a thread's index is refused.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def simulate(
         tensors: One tensor for each parameter; written in place.
         outputs: Names or positions of parameters that are only written: they are poisoned first,
             and must be written in whole.
-        level: ``"tile"``, the program as it is written.
+        level: ``"tile"``, the program as it is written; or the target for which TileLang
+            schedules it first, such as ``"sm_90a"``.
         checks: Which checks are made; None is all.
         seed: Decides the order of the blocks; 0 is ascending.
 
@@ -65,13 +67,7 @@ def simulate(
         SimulationError: The function has an operation that cannot be executed, which is named,
             or takes other tensors.
     """
-    _require_tile(level)
-    return execute(prepare(prim_func), tensors, outputs, checks or Checks(), seed)
-
-
-def _require_tile(level: str) -> None:
-    if level != "tile":
-        raise SimulationError(f'level={level!r}: is not served; use level="tile"')
+    return execute(prepare(prim_func, level), tensors, outputs, checks or Checks(), seed)
 
 
 def run_program(
@@ -87,7 +83,7 @@ def run_program(
     Args:
         program: The program. For operands that are not dense, it is rebuilt as a kernel would be.
         operands: Every operand by name, on the CPU.
-        level: As for `simulate`.
+        level: As for `run_into`.
         checks: As for `simulate`.
         seed: As for `simulate`.
 
@@ -121,7 +117,7 @@ def run_into(
         program: As for `run_program`.
         operands: As for `run_program`.
         outputs: Every output by name, on the CPU: poisoned first.
-        level: As for `simulate`.
+        level: ``"tile"``, or ``"scheduled"``: as TileLang schedules it for the program's target.
         checks: As for `simulate`.
         seed: As for `simulate`.
 
@@ -129,13 +125,21 @@ def run_into(
         OperandError: An operand does not fit.
         SimulationError: Something cannot be executed.
     """
-    _require_tile(level)
+    if level not in ("tile", "scheduled"):
+        raise SimulationError(f'level={level!r}: is not served; use one of "tile", "scheduled"')
     given = _bound(signature(program.spec, program.params), operands)
-    program, tensors = _placed(program, {**given, **outputs})
+    program, tensors = placed(program, {**given, **outputs})
     names = [operand.name for operand in program.params]
     values = [tensors[name] for name in names]
     written = [names.index(name) for name in outputs]
-    report = simulate(traced(program), *values, outputs=written, checks=checks, seed=seed)
+    report = simulate(
+        traced(program),
+        *values,
+        outputs=written,
+        level="tile" if level == "tile" else program.target.name,
+        checks=checks,
+        seed=seed,
+    )
     for name, output in outputs.items():
         if tensors[name] is not output:
             output.copy_(tensors[name])
@@ -163,7 +167,7 @@ def _check(operand: Any, tensor: Any) -> None:
         raise OperandError(name, f"dtype={tensor.dtype}: must be {dtype}; use {name}.to({dtype})")
 
 
-def _placed(
+def placed(
     program: Program, tensors: Mapping[str, torch.Tensor]
 ) -> tuple[Program, dict[str, torch.Tensor]]:
     """Return the program for the tensors' strides, and the tensors that it can take."""

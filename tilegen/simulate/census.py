@@ -1,27 +1,40 @@
-"""What cannot be executed at tile level: found, and refused by name, before anything runs."""
+"""What cannot be executed: found, and refused by name, before anything runs."""
 
 from __future__ import annotations
 
 from math import prod
 
 from tilegen.simulate import tir
+from tilegen.simulate.frame import Scope
 
 _WARP = 32
 _PARTS = frozenset(
     "region access_ptr assume break_loop continue_loop launch_thread_idx tvm_tuple".split()
 )
-_KNOWN_CALLS = tir.VALUES | tir.TILE_OPERATIONS | tir.ELEMENT_ATOMICS | tir.INERT | _PARTS
+_KNOWN_CALLS = (
+    *(tir.VALUES | tir.TILE_OPERATIONS | tir.ELEMENT_ATOMICS | tir.INERT | _PARTS),
+    *(tir.ASYNCHRONOUS | tir.SYNCHRONIZATION | {tir.ELECT}),
+)
 _EXPRESSIONS = frozenset(
     "Var IntImm FloatImm StringImm Cast Add Sub Mul Div Mod FloorDiv FloorMod Min Max EQ NE LT LE "
     "GT GE And Or Not Select BufferLoad Let Call".split()
 )
-_SCOPES = ("global", "shared", "shared.dyn", "local.fragment", "local.var")
-_ATTRIBUTES = ("threadblock_swizzle_pattern", "tl.min_blocks_per_sm")
+_SCOPES = ("global", "shared", "shared.dyn", "local.fragment", "local.var", tir.BARRIER)
+_ATTRIBUTES = (
+    "threadblock_swizzle_pattern",
+    "tl.min_blocks_per_sm",
+    "tl.assume",
+    "tl.assume_requires_runtime_check",
+    "thread_extent",
+    "warp_specialize",
+    "kWarpSpecializationScope",
+)
 _BLOCK_ANNOTATIONS = (
     "tl.launch_threads",
     "layout_map",
     "l2_hit_ratio_map",
     "tl.non_restrict_params",
+    "barrier_init",
 )
 _COPY_ANNOTATIONS = (
     "coalesced_width",
@@ -31,7 +44,21 @@ _COPY_ANNOTATIONS = (
     "memory_order",
     "batch",
     "prefer_instruction",
+    "barrier",
+    "emit_arrive",
+    "is_tma_copy",
+    "wg_wait",
+    "tl.pipeline_mbar_phase_expr",
+    tir.UNCOMMITTED,
 )
+_EXPRESSIONS_OF = {
+    "For": ("min", "extent"),
+    "While": ("condition",),
+    "BufferStore": ("value",),
+    "Evaluate": ("value",),
+    "AssertStmt": ("condition",),
+    "SBlockRealize": ("predicate",),
+}
 
 
 def census(function: tir.Node) -> None:
@@ -41,19 +68,32 @@ def census(function: tir.Node) -> None:
         if buffer.scope() not in _SCOPES:
             raise tir.refusal(f"memory of scope {buffer.scope()!r} ({buffer.name})")
         _check_view(buffer, parameters.get(buffer.data))
-    threads: set[tir.Node] = set()
-    enclosing: list[tir.Node] = []
+    _check_lanes(function)
     for node in tir.walk(function.body):
         name = tir.kind(node)
-        enclosing.append(node)
         if name in tir.STATEMENTS:
-            _check_statement(node, enclosing, threads)
-            enclosing = []
+            _check_statement(node)
         elif name == "Call":
             if tir.operation(node) not in _KNOWN_CALLS:
                 raise tir.refusal(f"operation {tir.full_operation(node)}")
         elif name not in _EXPRESSIONS:
             raise tir.refusal(f"IR node {name}")
+
+
+def _check_lanes(function: tir.Node) -> None:
+    """Refuse every use of a thread's index but in the condition of a branch between tiles."""
+    scope = Scope(function)
+    for statement in tir.statements(function):
+        used = [getattr(statement, f) for f in _EXPRESSIONS_OF.get(tir.kind(statement), ())]
+        if tir.kind(statement) == "BufferStore":
+            used += statement.indices
+        if tir.is_parallel(statement):
+            used.append(statement.body)
+        if tir.kind(statement) == "IfThenElse":
+            loads = (n for n in tir.walk(statement.condition) if tir.kind(n) == "BufferLoad")
+            used += [index for load in loads for index in load.indices]
+        if any(scope.is_lane(expression) for expression in used):
+            raise tir.refusal("lane-level code that uses a thread index", statement)
 
 
 def _check_view(buffer: tir.Node, parameter: tir.Node | None) -> None:
@@ -64,17 +104,10 @@ def _check_view(buffer: tir.Node, parameter: tir.Node | None) -> None:
         raise tir.refusal(f"buffer {buffer.name}, a view with other strides than its memory,")
 
 
-def _check_statement(statement: tir.Node, inside: list[tir.Node], threads: set[tir.Node]) -> None:
-    """Refuse a statement, whose expressions are among ``inside``, if it cannot be executed."""
+def _check_statement(statement: tir.Node) -> None:
+    """Refuse a statement if what it is annotated with cannot be executed."""
     name = tir.kind(statement)
     known: tuple[str, ...] = ()
-    if name == "Bind" and any(
-        tir.kind(n) == "Call" and tir.operation(n) == "launch_thread_idx" for n in inside
-    ):
-        threads.add(statement.var)
-        return
-    if any(tir.kind(node) == "Var" and node in threads for node in inside):
-        raise tir.refusal("lane-level code that uses a thread index", statement)
     if name == "AttrStmt" and str(statement.attr_key) not in _ATTRIBUTES:
         raise tir.refusal(f"attribute {statement.attr_key}", statement)
     if name == "SBlock":

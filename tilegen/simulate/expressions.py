@@ -75,6 +75,10 @@ def _integer(scope: Scope, node: tir.Node) -> Compute:
 
 
 def _variable(scope: Scope, node: tir.Node) -> Compute:
+    if node in scope.lanes:
+        if scope.lanes[node]:
+            raise tir.refusal(f"thread index {node}, which is not along the first axis,")
+        return lambda frame: frame.group.threads
     if node in scope.macros:
         return expression(scope, scope.macros[node])
     slot = scope.slot(node)
@@ -159,6 +163,8 @@ def _call(scope: Scope, node: tir.Node) -> Compute:
     if name in ("pow", "__pow", "clamp", "fma"):
         functions = {"clamp": values.clamp, "fma": _fma}
         return _typed(functions.get(name, values.power), scope, args, dtype)
+    if name == tir.ELECT:
+        return _elected(int(args[0].value))
     if name == "infinity":
         return _constant(float("inf"))
     if name in ("max_value", "min_value"):
@@ -166,6 +172,11 @@ def _call(scope: Scope, node: tir.Node) -> Compute:
     if name == "likely":
         return expression(scope, args[0])
     raise tir.refusal(f"operation {tir.full_operation(node)}, used as a value,")
+
+
+def _elected(count: int) -> Compute:
+    """Return whether a thread is the first of ``count``, or of the block for 0."""
+    return lambda frame: (frame.group.threads % count if count else frame.group.threads) == 0
 
 
 def _fma(a: Value, b: Value, c: Value, dtype: str) -> Value:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from tilegen.simulate import tir
 from tilegen.simulate.memory import Buffer
 from tilegen.simulate.report import Watch
+from tilegen.simulate.sync import Barrier, Group, Steps, Team
 from tilegen.simulate.values import Value
 
 
@@ -19,25 +21,65 @@ class Frame:
     Attributes:
         values: The value of each variable.
         buffers: The buffer of each name.
+        barriers: The barriers of each name.
         sizes: Number of iterations of each running ``T.Parallel`` loop, outermost first.
         mask: Which of these iterations are active; None for all.
         watch: Where the run is.
-        order: Returns the order in which ``n`` blocks run.
+        generator: Decides, unless the seed is 0, in which order blocks and their groups run.
+        team: The groups of the running block, if its threads do not act as one.
+        group: The running group.
     """
 
-    __slots__ = ("buffers", "mask", "order", "sizes", "values", "watch")
+    __slots__ = (
+        "barriers",
+        "buffers",
+        "generator",
+        "group",
+        "mask",
+        "sizes",
+        "team",
+        "values",
+        "watch",
+    )
 
-    def __init__(
-        self, values: int, buffers: int, watch: Watch, order: Callable[[int], list[int]]
-    ) -> None:
+    team: Team
+    group: Group
+
+    def __init__(self, values: int, buffers: int, watch: Watch) -> None:
         self.values: list[Value] = [None] * values
         self.buffers: list[Buffer] = [None] * buffers  # type: ignore[list-item]
+        self.barriers: dict[int, list[Barrier]] = {}
         self.sizes: list[int] = []
         self.mask: torch.Tensor | None = None
-        self.watch, self.order = watch, order
+        self.watch, self.generator = watch, random.Random(watch.seed)
+
+    def order(self, count: int) -> list[int]:
+        """Return the order in which ``count`` blocks run: ascending for seed 0, else drawn."""
+        blocks = list(range(count))
+        if self.watch.seed:
+            self.generator.shuffle(blocks)
+        return blocks
+
+    def part(self, group: Group, own: Sequence[int]) -> Frame:
+        """Return the frame of a part of the threads, with its own copy of some registers."""
+        part = Frame(0, 0, self.watch)
+        part.values, part.buffers = list(self.values), list(self.buffers)
+        part.barriers, part.generator = self.barriers, self.generator
+        part.team, part.group = self.team, group
+        for place in own:
+            part.buffers[place] = self.buffers[place].copied()
+        return part
 
 
-Run = Callable[[Frame], None]
+class Leave(Exception):
+    """Leaves the innermost serial loop, or with ``again`` its iteration."""
+
+    def __init__(self, again: bool) -> None:
+        self.again = again
+
+
+Run = Callable[[Frame], "Steps | None"]
+"""Runs a statement: at once, or where it may have to wait as a coroutine."""
 Compute = Callable[[Frame], Value]
 
 
@@ -54,9 +96,22 @@ class Scope:
         buffer_count: Number of buffers in a frame.
         allocated: By data variable, the buffer that was allocated and its place.
         aliases: By data variable, other views of that buffer and their places.
+        lanes: Variables that are a thread's index, and along which axis of the block.
+        lane_values: Variables that depend on a thread's index.
+        barriers: Place in a frame of the barriers of each data variable.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, function: tir.Node) -> None:
+        self.lanes: dict[tir.Node, int] = {}
+        self.lane_values: set[tir.Node] = set()
+        for node in tir.statements(function):
+            axis = tir.thread_axis(node)
+            if axis is not None:
+                self.lanes[node.var if tir.kind(node) == "Bind" else node.node.var] = axis
+        for node in tir.statements(function):
+            if tir.kind(node) == "Bind" and node.var not in self.lanes and self.is_lane(node.value):
+                self.lane_values.add(node.var)
+        self.barriers: dict[tir.Node, int] = {}
         self.vectors: set[tir.Node] = set()
         self.axes: dict[tir.Node, int] = {}
         self.macros: dict[tir.Node, tir.Node] = {}
@@ -107,10 +162,18 @@ class Scope:
             if tir.kind(node) == "Var"
         )
 
+    def is_lane(self, expression: tir.Node) -> bool:
+        """Return whether an expression differs between the threads of a block."""
+        return tir.calls(expression, (tir.ELECT,)) or any(
+            node in self.lanes or node in self.lane_values
+            for node in tir.walk(expression)
+            if tir.kind(node) == "Var"
+        )
+
     def known(self, expression: tir.Node) -> bool:
         """Return whether every variable of an expression is defined."""
         return all(
-            node in self.slots or node in self.macros
+            node in self.slots or node in self.macros or node in self.lanes
             for node in tir.walk(expression)
             if tir.kind(node) == "Var" and str(node.dtype) != "handle"
         )

@@ -6,14 +6,8 @@ import torch
 
 from tilegen.simulate import tir, values
 from tilegen.simulate.expressions import masked
-from tilegen.simulate.frame import Compute, Frame, Run, Scope, text
-
-
-class Leave(Exception):
-    """Leaves the innermost serial loop, or with ``again`` its iteration."""
-
-    def __init__(self, again: bool) -> None:
-        self.again = again
+from tilegen.simulate.frame import Compute, Frame, Leave, Run, Scope, text
+from tilegen.simulate.sync import Team
 
 
 def left(body: Run, frame: Frame) -> bool:
@@ -25,12 +19,7 @@ def left(body: Run, frame: Frame) -> bool:
     return False
 
 
-def is_launch(node: tir.Node) -> bool:
-    """Return whether a node is a loop over the blocks of a grid."""
-    return tir.kind(node) == "For" and tir.loop_kind(node) == "thread_binding"
-
-
-def blocks(tag: str, slot: int, count: Compute, body: Run, nested: bool) -> Run:
+def blocks(tag: str, slot: int, count: Compute, body: Run, threads: int | None) -> Run:
     """Return what runs blocks one after the other, in the order of the seed.
 
     Args:
@@ -38,7 +27,8 @@ def blocks(tag: str, slot: int, count: Compute, body: Run, nested: bool) -> Run:
         slot: Place of the block index.
         count: Number of blocks along the axis.
         body: What a block does, or the loop over the next axis.
-        nested: Whether it is such a loop.
+        threads: Number of threads of a block, which do not all act as one; 0 if they do; None if
+            the body is the loop over the next axis.
     """
 
     def run(frame: Frame) -> None:
@@ -48,14 +38,28 @@ def blocks(tag: str, slot: int, count: Compute, body: Run, nested: bool) -> Run:
             watch.counters["launches"] += 1
         for index in frame.order(int(count(frame))):
             frame.values[slot] = watch.block[tag] = index
-            if not nested:
+            if threads is not None:
                 watch.counters["blocks"] += 1
                 watch.number = watch.counters["blocks"]
-            body(frame)
+            if threads:
+                _block(body, threads, frame)
+            else:
+                body(frame)
         watch.block.pop(tag, None)
         watch.number = 0
 
     return run
+
+
+def _block(body: Run, threads: int, frame: Frame) -> None:
+    """Run a block whose threads part ways, or start what is over later."""
+    frame.team = team = Team(frame.watch, threads, frame.generator)
+    frame.group = frame.watch.actor = team.main
+    steps = body(frame)
+    if steps is not None:
+        team.add(team.main, steps)
+        team.run()
+    team.finish()
 
 
 def varying(slot: int, first: Compute, count: Compute, body: Run) -> Run:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from tilegen.errors import SimulationError
+from tilegen.simulate.order import record
 from tilegen.simulate.report import Kind, Watch, extent
 
 Place = tuple[int | slice | torch.Tensor, ...]
@@ -61,9 +62,10 @@ class Buffer:
         owner: Number of the block that wrote each element last, -1 if atomically; None before
             anything is written, and outside of global memory.
         track: Set while a ``T.Parallel`` runs whose iterations may disagree about the buffer.
+        memory: The buffer of which this is another view, or itself.
     """
 
-    __slots__ = ("initialized", "name", "owner", "scope", "tensor", "track")
+    __slots__ = ("initialized", "memory", "name", "owner", "scope", "tensor", "track")
 
     def __init__(
         self,
@@ -72,9 +74,11 @@ class Buffer:
         tensor: torch.Tensor,
         initialized: torch.Tensor | None,
         owner: torch.Tensor | None = None,
+        memory: Buffer | None = None,
     ) -> None:
         self.name, self.scope, self.tensor = name, scope, tensor
         self.initialized, self.owner = initialized, owner
+        self.memory = memory or self
         self.track: Track | None = None
 
     @property
@@ -95,6 +99,14 @@ class Buffer:
             self.tensor.view(tuple(shape)),
             None if self.initialized is None else self.initialized.view(tuple(shape)),
             self.owners().view(tuple(shape)) if self.is_global else None,
+            self.memory,
+        )
+
+    def copied(self) -> Buffer:
+        """Return other memory of the same content: registers of other threads."""
+        known = self.initialized
+        return Buffer(
+            self.name, self.scope, self.tensor.clone(), None if known is None else known.clone()
         )
 
     def owners(self) -> torch.Tensor:
@@ -146,16 +158,24 @@ def indices_of(place: Place) -> tuple[list[torch.Tensor], tuple[int, ...]]:
 
 def note_read(buffer: Buffer, place: Place, watch: Watch, mask: torch.Tensor | None = None) -> None:
     """Check that the elements at a place may be read, where ``mask`` is true."""
-    if buffer.initialized is not None and watch.checks.uninitialized:
-        known = buffer.initialized[place]
-        if not known.all():
-            said = "is read before it is written"
-            _require(~known, buffer, place, watch, mask, "uninitialized", said)
+    require_initialized(buffer, place, watch, mask)
+    record(buffer, place, watch, mask, "read")
     if buffer.owner is not None and watch.checks.ownership:
         owner = buffer.owner[place]
         others = (owner > watch.launched) & (owner != watch.number)
         said = "is read in one block and written in another of the same launch"
         _require(others, buffer, place, watch, mask, "race", said)
+
+
+def require_initialized(
+    buffer: Buffer, place: Place, watch: Watch, mask: torch.Tensor | None = None
+) -> None:
+    """Check that the elements at a place were written, where ``mask`` is true."""
+    if buffer.initialized is not None and watch.checks.uninitialized:
+        known = buffer.initialized[place]
+        if not known.all():
+            said = "is read before it is written"
+            _require(~known, buffer, place, watch, mask, "uninitialized", said)
 
 
 def note_write(
@@ -167,6 +187,7 @@ def note_write(
     atomic: bool = False,
 ) -> None:
     """Record that the elements at a place are written, where ``mask`` is true."""
+    record(buffer, place, watch, mask, "atomic" if atomic else "write")
     if buffer.is_global:
         owners = buffer.owners()
         owner = owners[place]
@@ -200,7 +221,11 @@ def _require(
         faulty = faulty.expand(shape)
         count = int(faulty.sum())
         text = f"each of {count} elements of {buffer.scope} memory {message}"
-        watch.fault(kind, buffer.name, extent(indices, faulty), text)
+        where = extent(indices, faulty)
+        if kind == "uninitialized" and watch.actor and not buffer.scope.startswith("local"):
+            watch.suspect(kind, buffer.name, where, text)
+        else:
+            watch.fault(kind, buffer.name, where, text)
 
 
 def note_iterations(

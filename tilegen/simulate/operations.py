@@ -11,7 +11,7 @@ import torch
 from tilegen.simulate import access, tir
 from tilegen.simulate.expressions import expression
 from tilegen.simulate.frame import Frame, Run, Scope
-from tilegen.simulate.memory import Buffer, Place, note_read, note_write
+from tilegen.simulate.memory import note_read, note_write, require_initialized
 from tilegen.simulate.regions import Region, clip, counts_of, read, region, whole
 from tilegen.simulate.values import Value, converted, maximum, minimum
 
@@ -64,18 +64,24 @@ def _factor(part: Region, transposed: bool, frame: Frame) -> torch.Tensor:
     return tensor.T if transposed else tensor
 
 
-def gemm(
-    a: Region, b: Region, c: Region, transposed: tuple[bool, bool], clear: Value, frame: Frame
-) -> None:
-    """Add a product to ``c``, or set it: summed in fp32, then rounded to its type."""
+def product(
+    a: Region, b: Region, c: Region, transposed: tuple[bool, bool], frame: Frame
+) -> torch.Tensor:
+    """Return the product of two regions, for a third, summed in fp32."""
     first, second = _factor(a, transposed[0], frame), _factor(b, transposed[1], frame)
     buffer, box = whole(c, frame)
-    view = buffer.tensor[box]
-    shape = tuple(view.shape[-2:])
+    shape = tuple(buffer.tensor[box].shape[-2:])
     if first.shape[1] != second.shape[0] or shape != (first.shape[0], second.shape[1]):
         message = f"of shape {shape} is no product of {tuple(first.shape)}, {tuple(second.shape)}"
         frame.watch.fault("shape", buffer.name, [], message)
-    result = (first @ second).view(view.shape)
+    return first @ second
+
+
+def accumulate(result: torch.Tensor, c: Region, clear: Value, frame: Frame) -> None:
+    """Add a product to ``c``, or set it, rounded to its type."""
+    buffer, box = whole(c, frame)
+    view = buffer.tensor[box]
+    result = result.view(view.shape)
     if not clear:
         note_read(buffer, box, frame.watch)
         result = result + view
@@ -154,7 +160,7 @@ def atomic_elements(index: access.Index, value: Value, kind: str, frame: Frame) 
     if not chosen.any():
         return
     values = torch.as_tensor(value).expand(chosen.shape)[chosen].to(buffer.tensor.dtype)
-    _require_initialized(buffer, place, frame)
+    require_initialized(buffer, place, frame.watch)
     note_write(buffer, place, frame.watch, atomic=True)
     flat = torch.zeros_like(place[0])
     for part, size in zip(place, buffer.tensor.shape, strict=True):
@@ -174,20 +180,11 @@ def atomic_tile(source: Region, target: Region, kind: str, frame: Frame) -> None
         return
     note_read(here, taken.box, frame.watch)
     value = here.tensor[taken.box][given.kept].to(there.tensor.dtype)
-    _require_initialized(there, given.box, frame)
+    require_initialized(there, given.box, frame.watch)
     note_write(there, given.box, frame.watch, atomic=True)
     view = there.tensor[given.box]
     functions = {"add": torch.add, "max": torch.fmax, "min": torch.fmin}
     view.copy_(functions[kind](view, value.view(view.shape)))
-
-
-def _require_initialized(buffer: Buffer, place: Place, frame: Frame) -> None:
-    """Check that what an atomic operation changes was initialized."""
-    owner, buffer.owner = buffer.owner, None
-    try:
-        note_read(buffer, place, frame.watch)
-    finally:
-        buffer.owner = owner
 
 
 # --- translation ------------------------------------------------------------------------------
@@ -210,7 +207,7 @@ def tile(scope: Scope, node: tir.Node, name: str, args: list[Any]) -> Run:
         value = expression(scope, args[1])
         return lambda frame: fill(first, value(frame), frame)
     second = region(scope, args[1])
-    if name in ("copy", "async_copy"):
+    if name == "copy":
         return lambda frame: copy(first, second, frame)
     if name.startswith("atomic"):
         kind = name.removeprefix("atomic")
@@ -222,7 +219,12 @@ def tile(scope: Scope, node: tir.Node, name: str, args: list[Any]) -> Run:
         return _reduce(scope, node, first, second, args)
     third = region(scope, args[2])
     transposed, clear = (bool(args[3]), bool(args[4])), expression(scope, args[9])
-    return lambda frame: gemm(first, second, third, transposed, clear(frame), frame)
+
+    def gemm(frame: Frame) -> None:
+        result = product(first, second, third, transposed, frame)
+        accumulate(result, third, clear(frame), frame)
+
+    return gemm
 
 
 def _reduce(scope: Scope, node: tir.Node, first: Any, second: Any, args: list[Any]) -> Run:

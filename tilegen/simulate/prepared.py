@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -18,10 +17,12 @@ from tilegen.simulate.expressions import expression
 from tilegen.simulate.frame import Compute, Frame, Run, Scope
 from tilegen.simulate.memory import Buffer, dtype_of, indices_of, operand
 from tilegen.simulate.report import Checks, Diagnostic, Fault, Report, Watch, extent
+from tilegen.simulate.schedule import LEVELS, scheduled
+from tilegen.simulate.sites import Sites
 from tilegen.simulate.translate import statement
 
 _KEPT = 128
-_prepared: OrderedDict[int, Prepared] = OrderedDict()
+_prepared: OrderedDict[tuple[int, str], Prepared] = OrderedDict()
 
 
 @frozen(eq=False)
@@ -52,8 +53,9 @@ class Prepared:
     """A function, translated.
 
     Attributes:
-        function: The function.
+        function: The function, as it was written.
         name: Its name.
+        level: ``"tile"``, or the target that it was scheduled for.
         parameters: Its parameters in order.
         values: Number of variables.
         buffers: Number of buffers.
@@ -62,40 +64,51 @@ class Prepared:
 
     function: tir.Node
     name: str
+    level: str
     parameters: tuple[Parameter, ...]
     values: int
     buffers: int
     run: Run
 
 
-def prepare(function: tir.Node) -> Prepared:
-    """Return a function, translated; the same one for the same function.
+def prepare(function: tir.Node, level: str = "tile") -> Prepared:
+    """Return a function, translated; the same one for the same function and level.
 
     Raises:
-        SimulationError: It has an operation that cannot be executed, which is named.
+        SimulationError: It has an operation that cannot be executed, which is named; or TileLang
+            cannot schedule it.
     """
     tir.require_function(function)
-    found = _prepared.get(id(function))
+    if level not in LEVELS:
+        hint = f"use one of {', '.join(LEVELS)}"
+        raise SimulationError(f"level={level!r}: is not served; {hint}")
+    found = _prepared.get((id(function), level))
     if found is None:
         tir.load()
         census(function)
-        found = _prepared[id(function)] = _translated(function)
+        found = _prepared[id(function), level] = _translated(function, level)
         if len(_prepared) > _KEPT:
             _prepared.popitem(last=False)
     return found
 
 
-def _translated(function: tir.Node) -> Prepared:
-    legal = tir.wrapped(function)
-    scope = Scope()
-    buffers = tir.signature(function)
+def _translated(function: tir.Node, level: str) -> Prepared:
+    written = tir.wrapped(function)
+    legal = written
+    if level != "tile":
+        legal = scheduled(function, level)
+        census(legal)
+    scope = Scope(legal)
+    buffers = tir.signature(legal)
     places = [scope.define(buffer) for buffer in buffers]
     for buffer in buffers:
         for size in (*buffer.shape, *buffer.strides):
             if tir.kind(size) == "Var":
                 scope.slot(size)
-    run = statement(scope, tir.Sites(legal), legal.body)
-    sites = tir.writers(legal)
+    sites = Sites(legal, None if legal is written else written)
+    run = statement(scope, sites, legal.body)
+    writers = tir.writers(written)
+    last_writes = [writers.get(buffer.data, ("", 0)) for buffer in tir.signature(written)]
     parameters = tuple(
         Parameter(
             buffer.name,
@@ -107,13 +120,12 @@ def _translated(function: tir.Node) -> Prepared:
                 (other, alias.name, tuple(int(size) for size in alias.shape))
                 for alias, other in scope.aliases.get(buffer.data, [])
             ),
-            sites.get(buffer.data, ("", 0)),
+            site,
         )
-        for buffer, place in zip(buffers, places, strict=True)
+        for buffer, place, site in zip(buffers, places, last_writes, strict=True)
     )
-    return Prepared(
-        function, tir.name_of(function), parameters, len(scope.slots), scope.buffer_count, run
-    )
+    name, values = tir.name_of(function), len(scope.slots)
+    return Prepared(function, name, level, parameters, values, scope.buffer_count, run)
 
 
 def _size(scope: Scope, size: tir.Node) -> tuple[int | None, Compute]:
@@ -141,7 +153,7 @@ def execute(
         SimulationError: A tensor does not fit a parameter, or an operation failed.
     """
     watch = Watch(checks, seed)
-    frame = Frame(prepared.values, prepared.buffers, watch, _order(seed))
+    frame = Frame(prepared.values, prepared.buffers, watch)
     written = _outputs(prepared, outputs)
     _check(prepared, tensors, frame)
     _check_memory(prepared, tensors, written)
@@ -156,7 +168,7 @@ def execute(
             frame.buffers[place] = buffer.reshaped(name, shape)
     return Report(
         kernel=prepared.name,
-        level="tile",
+        level=prepared.level,
         seed=seed,
         checks=checks,
         diagnostics=_run(prepared, frame, written),
@@ -173,23 +185,12 @@ def _run(prepared: Prepared, frame: Frame, written: list[Parameter]) -> tuple[Di
     except Fault as fault:
         return (fault.diagnostic,)
     except (RuntimeError, TypeError, IndexError, ZeroDivisionError) as error:
+        if watch.suspected:
+            return (watch.suspected,)
         file, line = watch.site
         said = f"{prepared.name}: the statement at {file}:{line} cannot be simulated: {error}"
         raise SimulationError(said) from error
     return _unwritten(written, frame) if watch.checks.unwritten else ()
-
-
-def _order(seed: int) -> Callable[[int], list[int]]:
-    """Return what gives the order of blocks: ascending for seed 0, else drawn."""
-    generator = random.Random(seed)
-
-    def order(count: int) -> list[int]:
-        blocks = list(range(count))
-        if seed:
-            generator.shuffle(blocks)
-        return blocks
-
-    return order
 
 
 def _outputs(prepared: Prepared, outputs: Collection[str | int]) -> list[Parameter]:

@@ -6,15 +6,26 @@ import ast
 import linecache
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import torch
-from attrs import asdict, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from tilegen.errors import SimulationError
 
+if TYPE_CHECKING:
+    from tilegen.simulate.order import Actor
+
 Kind = Literal[
-    "out-of-bounds", "uninitialized", "unwritten", "double-write", "race", "shape", "assertion"
+    "out-of-bounds",
+    "uninitialized",
+    "unwritten",
+    "double-write",
+    "race",
+    "deadlock",
+    "phase",
+    "shape",
+    "assertion",
 ]
 Range = tuple[int, int]
 
@@ -28,7 +39,7 @@ class Diagnostic:
         buffer: Name of the buffer; the condition, if that is what is false.
         elements: For each axis, the first element at fault and the one after the last.
         block: Block indices by name, such as ``blockIdx.x``; empty outside of blocks.
-        warpgroup: The warpgroup at fault; None at tile level, where all threads act as one.
+        warpgroup: The first warpgroup of the threads at fault; None if all act as one.
         file: File of the statement at fault; empty if it has none.
         line: Its line; 0 if it has none.
         seed: Seed with which the run can be repeated.
@@ -62,7 +73,8 @@ class Diagnostic:
         if self.line:
             lines.append(f"at {self.file}:{self.line}")
             lines.append(f"   {self.statement}")
-        lines.append(f"in block {block or 'none'}, seed {self.seed}")
+        group = "" if self.warpgroup is None else f", warpgroup {self.warpgroup}"
+        lines.append(f"in block {block or 'none'}{group}, seed {self.seed}")
         return "\n    ".join(lines)
 
 
@@ -160,6 +172,8 @@ class Watch:
         block: Indices of the running block by name.
         number: Number of the running block, counted over all launches from 1; 0 in none.
         launched: Number of blocks of the launches before this one.
+        actor: Who accesses memory; None where a block's threads all act as one, in order.
+        suspected: An uninitialized read that may turn out to be a race with a later write.
     """
 
     def __init__(self, checks: Checks, seed: int) -> None:
@@ -168,21 +182,38 @@ class Watch:
         self.site: tuple[str, int] = ("", 0)
         self.block: dict[str, int] = {}
         self.number = self.launched = 0
+        self.actor: Actor | None = None
+        self.suspected: Diagnostic | None = None
 
     def fault(self, kind: Kind, buffer: str, elements: Sequence[Range], message: str) -> NoReturn:
-        """Raise the Fault of a diagnostic at the running statement."""
+        """Raise the Fault of a diagnostic at the running statement, or of what it follows from."""
+        found, first = self._diagnostic(kind, buffer, elements, message), self.suspected
+        if first and kind == "race" and buffer == first.buffer:
+            found = evolve(first, kind=kind, message=f"{message}; this is at line {found.line}")
+        elif first:
+            found = first
+        raise Fault(found)
+
+    def suspect(self, kind: Kind, buffer: str, elements: Sequence[Range], message: str) -> None:
+        """Keep a diagnostic of the running statement until its cause is known."""
+        if not self.suspected:
+            self.suspected = self._diagnostic(kind, buffer, elements, message)
+
+    def _diagnostic(
+        self, kind: Kind, buffer: str, elements: Sequence[Range], message: str
+    ) -> Diagnostic:
         file, line = self.site
-        diagnostic = Diagnostic(
+        return Diagnostic(
             kind=kind,
             buffer=buffer,
             elements=tuple(elements),
             block=tuple(self.block.items()),
+            warpgroup=self.actor.warpgroup if self.actor else None,
             file=file,
             line=line,
             seed=self.seed,
             message=message,
         )
-        raise Fault(diagnostic)
 
 
 def statement_at(file: str, line: int) -> str:

@@ -1,17 +1,14 @@
 """TileLang's IR as the simulator sees it: names of nodes and operations, and what is refused.
 
-This is the only file that touches TileLang's and TVM's modules. Elsewhere nodes are told apart by
-`kind`, and their fields are read by name.
+This file and schedule.py are the only ones that touch TileLang's and TVM's modules. Elsewhere
+nodes are told apart by `kind`, and their fields are read by name.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
 import importlib.metadata
-import linecache
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Collection, Iterator
+from math import prod
 from typing import Any
 
 from tilegen.errors import SimulationError
@@ -32,15 +29,32 @@ VALUES = UNARY | frozenset(
     "if_then_else infinity clamp pow __pow fma likely bitwise_and bitwise_or bitwise_xor "
     "shift_left shift_right max_value min_value".split()
 )
-TILE_OPERATIONS = frozenset(
-    "copy async_copy fill gemm reduce cumsum atomicadd atomicmax atomicmin".split()
+TILE_OPERATIONS = frozenset("copy fill gemm reduce cumsum atomicadd atomicmax atomicmin".split())
+# What is over later than it is issued, and what waits for it or tells of it.
+ASYNCHRONOUS = frozenset("async_copy tma_copy wgmma_gemm".split())
+SYNCHRONIZATION = frozenset(
+    "mbarrier_wait_parity ptx_arrive_barrier mbarrier_expect_tx ptx_arrive_barrier_expect_tx "
+    "ptx_cp_async_barrier_noinc tvm_storage_sync named_barrier_arrive ptx_commit_group "
+    "ptx_wait_group wait_wgmma warpgroup_wait warpgroup_commit_batch tma_store_arrive "
+    "tma_store_wait".split()
 )
+WAITS = frozenset(("mbarrier_wait_parity", "tvm_storage_sync"))
+# What TileLang lowers for Hopper and later only.
+HOPPER = frozenset(("tma_copy", "wgmma_gemm", "wait_wgmma", "mbarrier_wait_parity"))
+BARRIER = "shared.barrier"
+ELECT = "tl_shuffle_elect"
+UNCOMMITTED = "no_implicit_async_commit_wait"
 ELEMENT_ATOMICS = frozenset(f"atomic_{kind}_elem_op" for kind in ("add", "max", "min"))
-INERT = frozenset(("fence_proxy_async", "pdl_trigger", "pdl_sync"))
+# Fences order nothing beyond what barriers do; how many registers there are changes no value.
+INERT = frozenset(
+    "fence_proxy_async pdl_trigger pdl_sync set_max_nreg no_set_max_nreg warpgroup_arrive "
+    "warpgroup_fence_operand annotate_producer_reg_dealloc annotate_consumer_reg_alloc".split()
+)
 STATEMENTS = frozenset(
     "SeqStmt SBlockRealize SBlock Bind For IfThenElse BufferStore Evaluate AttrStmt While "
     "AssertStmt".split()
 )
+STRUCTURE = ("SeqStmt", "SBlockRealize", "SBlock", "AttrStmt")
 _LOOPS = ("serial", "parallel", "vectorized", "unrolled", "thread_binding")
 
 
@@ -94,6 +108,40 @@ def annotated(node: Node) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()} if found else {}
 
 
+def calls(node: Node, names: Collection[str]) -> bool:
+    """Return whether a node, or one below it, calls one of some operations."""
+    return any(kind(part) == "Call" and operation(part) in names for part in walk(node))
+
+
+def thread_axis(node: Node) -> int | None:
+    """Return which thread index a Bind or AttrStmt defines; None if it does not."""
+    if kind(node) == "Bind" and kind(node.value) == "Call":
+        is_index = operation(node.value) == "launch_thread_idx"
+        return int(node.value.args[0].value) if is_index else None
+    if kind(node) == "AttrStmt" and str(node.attr_key) == "thread_extent":
+        tag = str(node.node.thread_tag)
+        return "xyz".index(tag[-1]) if tag.startswith("threadIdx.") else None
+    return None
+
+
+def is_launch(node: Node) -> bool:
+    """Return whether a node runs over the blocks of a grid, as it is written or scheduled."""
+    if kind(node) == "AttrStmt":
+        return str(node.attr_key) == "thread_extent" and thread_axis(node) is None
+    return kind(node) == "For" and loop_kind(node) == "thread_binding"
+
+
+def threads_of(launch: Node) -> int:
+    """Return the number of threads of a block."""
+    written, scheduled = 1, 0
+    for node in walk(launch):
+        if kind(node) == "AttrStmt" and thread_axis(node) is not None:
+            scheduled = max(scheduled, 1) * int(node.value)
+        elif kind(node) == "SBlock" and "tl.launch_threads" in annotated(node):
+            written = prod(int(count) for count in annotated(node)["tl.launch_threads"])
+    return scheduled or written
+
+
 def walk(node: Node) -> list[Node]:
     """Return a node and all nodes below it, inner ones first."""
     from tilelang import tvm
@@ -108,6 +156,12 @@ def buffers(function: Node) -> Iterator[Node]:
     for node in walk(function.body):
         if kind(node) in ("BufferLoad", "BufferStore"):
             yield node.buffer
+
+
+def accessed(node: Node) -> set[Node]:
+    """Return the buffers that a node accesses."""
+    found = (part for part in walk(node) if kind(part) in ("BufferLoad", "BufferStore"))
+    return {part.buffer for part in found}
 
 
 def is_dense(buffer: Node) -> bool:
@@ -134,13 +188,14 @@ def wrapped(function: Node) -> Node:
     module = tilelang.tvm.IRModule({name: function})
     found = tilelang.transform.LegalizeNegativeIndex()(module)[name]
     # The pass makes statements anew, without their lines.
-    for old, new in zip(_statements(function), _statements(found), strict=True):
+    for old, new in zip(statements(function), statements(found), strict=True):
         if get_stmt_span(new) is None and (span := get_stmt_span(old)) is not None:
             set_stmt_span(new, span)
     return found
 
 
-def _statements(function: Node) -> list[Node]:
+def statements(function: Node) -> list[Node]:
+    """Return the statements of a function, inner ones first."""
     return [node for node in walk(function.body) if kind(node) in STATEMENTS]
 
 
@@ -165,72 +220,11 @@ def writers(function: Node) -> dict[Node, tuple[str, int]]:
     return found
 
 
-class Sites:
-    """File and line of each statement, asked for in program order.
-
-    TileLang's macros, such as ``T.reduce_max``, stamp their statements with lines of its own
-    files: those are the first line of the user's file, after the statement before, that calls a
-    function defined there and has no statement of its own.
-    """
-
-    def __init__(self, function: Node) -> None:
-        self._stamped = {location(statement) for statement in _statements(function)}
-        self._last: tuple[str, int] = ("", 0)
-        self._inside: tuple[str, int] = ("", 0)
-
-    def of(self, statement: Node) -> tuple[str, int]:
-        """Return where the next statement stands."""
-        file, line = location(statement)
-        if not file:
-            return self._last
-        if not file.startswith(_tilelang_folder()):
-            self._last = file, line
-            self._inside = "", 0
-        elif self._inside == ("", 0) or self._inside[0] != file or line < self._inside[1]:
-            self._last = self._call_of(file)
-            self._inside = file, line
-        return self._last
-
-    def _call_of(self, macro_file: str) -> tuple[str, int]:
-        file, after = self._last
-        defined = _functions(macro_file)
-        for line, name in _calls(file):
-            if line > after and name in defined and (file, line) not in self._stamped:
-                return file, line
-        return self._last
-
-
-@functools.cache
-def _tilelang_folder() -> str:
-    return str(Path(load_tilelang().__file__ or "").parent)
-
-
-@functools.cache
-def _functions(file: str) -> frozenset[str]:
-    """Return the names of the functions that a Python file defines."""
-    tree = ast.parse(Path(file).read_text())
-    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-
-
-@functools.lru_cache(64)
-def _calls(file: str) -> tuple[tuple[int, str], ...]:
-    """Return line and name of the calls that are statements of a Python file, in order."""
-    tree = ast.parse("".join(linecache.getlines(file)))
-    found = [
-        (node.lineno, node.value.func.attr)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Attribute)
-    ]
-    return tuple(sorted(found))
-
-
 def refusal(what: str, statement: Node | None = None) -> SimulationError:
-    """Return the error for something that cannot be executed at tile level."""
+    """Return the error for something that cannot be executed."""
     file, line = location(statement) if statement is not None else ("", 0)
     where = f" ({file}:{line})" if line else ""
-    return SimulationError(f"{what} cannot be simulated at tile level{where}")
+    return SimulationError(f"{what} cannot be simulated{where}")
 
 
 def signature(function: Node) -> list[Node]:

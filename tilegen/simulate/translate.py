@@ -6,33 +6,61 @@ from collections.abc import Callable
 
 import torch
 
-from tilegen.simulate import access, loops, operations, tir, values
+from tilegen.simulate import access, agents, loops, operations, steps, tir, values
 from tilegen.simulate.expressions import expression, masked
-from tilegen.simulate.frame import Frame, Run, Scope, text
+from tilegen.simulate.frame import Compute, Frame, Leave, Run, Scope, text
 from tilegen.simulate.memory import Track, allocate
+from tilegen.simulate.sites import Sites
+from tilegen.simulate.sync import Barrier, Steps
 
 
-def statement(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+def statement(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     """Return the function that runs a statement.
 
     Raises:
         SimulationError: It cannot be executed; names the operation.
     """
+    if not scope.parallel and steps.parts_ways(scope, node):
+        return _fork(scope, sites, [node])
+    return _plain(scope, sites, node)
+
+
+def _plain(scope: Scope, sites: Sites, node: tir.Node) -> Run:
+    """Return the function that runs a statement, through which threads go together."""
     name = tir.kind(node)
-    if name in ("SeqStmt", "SBlockRealize", "SBlock", "AttrStmt"):
+    if name in tir.STRUCTURE:
         return _STATEMENTS[name](scope, sites, node)
     site = sites.of(node)
     run = _STATEMENTS[name](scope, sites, node)
 
-    def sited(frame: Frame) -> None:
+    def sited(frame: Frame) -> Steps | None:
         frame.watch.site = site
-        run(frame)
+        return run(frame)
 
     return sited
 
 
-def _sequence(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
-    runs = [statement(scope, sites, part) for part in node.seq]
+def _fork(scope: Scope, sites: Sites, nodes: list[tir.Node]) -> Run:
+    """Return what runs statements through which parts of the threads go their own ways."""
+    ways = [way for node in nodes for way in steps.conditions(scope, node)]
+    tests = [expression(scope, way) for way in ways]
+    own = steps.own_buffers(scope, nodes)
+    waits = any(tir.calls(node, tir.WAITS) for node in nodes)
+    body = _series([_plain(scope, sites, node) for node in nodes], waits)
+    return steps.fork(tests, own, body, waits)
+
+
+def _sequence(scope: Scope, sites: Sites, node: tir.Node) -> Run:
+    runs = [
+        _fork(scope, sites, parts) if len(parts) > 1 else statement(scope, sites, parts[0])
+        for parts in _together(scope, list(node.seq))
+    ]
+    return _series(runs, tir.calls(node, tir.WAITS))
+
+
+def _series(runs: list[Run], waits: bool) -> Run:
+    if waits:
+        return steps.sequence(runs)
 
     def run(frame: Frame) -> None:
         for part in runs:
@@ -41,20 +69,63 @@ def _sequence(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
     return run
 
 
-def _attribute(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
-    return statement(scope, sites, node.body)
+def _together(scope: Scope, nodes: list[tir.Node]) -> list[list[tir.Node]]:
+    """Return statements in order, those together between which threads go their own ways."""
+    found: list[list[tir.Node]] = []
+    apart = False
+    for node in nodes:
+        after, apart = apart, not scope.parallel and steps.parts_ways(scope, node)
+        if after and (apart or steps.is_own(node)):
+            found[-1].append(node)
+            apart = True
+        else:
+            found.append([node])
+    return found
 
 
-def _realize(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+def _attribute(scope: Scope, sites: Sites, node: tir.Node) -> Run:
+    if tir.is_launch(node):
+        tag = str(node.node.thread_tag)
+        return _launch(scope, sites, node, tag, node.node.var, expression(scope, node.value))
+    body = statement(scope, sites, node.body)
+    if str(node.attr_key) != "tl.assume":
+        return body
+    holds = _required(scope, node.node, "is what the kernel assumes, and false")
+
+    def run(frame: Frame) -> Steps | None:
+        holds(frame)
+        return body(frame)
+
+    return run
+
+
+def _launch(
+    scope: Scope, sites: Sites, node: tir.Node, tag: str, variable: tir.Node, count: Compute
+) -> Run:
+    """Return what runs the blocks along one axis of a grid."""
+    slot = scope.slot(variable)
+    body = statement(scope, sites, node.body)
+    threads = None
+    if not any(tir.is_launch(part) for part in tir.walk(node.body)):
+        threads = tir.threads_of(node.body) if agents.act_apart(scope, node.body) else 0
+    return loops.blocks(tag, slot, count, body, threads)
+
+
+def _realize(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     body = statement(scope, sites, node.block)
     if tir.is_one(node.predicate):
         return body
+    if tir.calls(node.block, tir.WAITS):
+        return steps.branch(expression(scope, node.predicate), body, None)
     return _conditional(scope, node.predicate, body, None)
 
 
-def _block(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+def _block(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     made = []
+    barriers = _barriers(scope, node)
     for buffer in node.alloc_buffers:
+        if buffer.scope() == tir.BARRIER:
+            continue
         if buffer.data in scope.allocated:
             scope.buffer(buffer)
             continue
@@ -68,21 +139,35 @@ def _block(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
         for buffer, place in scope.aliases.get(key, [])
     ]
 
-    def run(frame: Frame) -> None:
+    def run(frame: Frame) -> Steps | None:
         for place, name, kind, shape, dtype in made:
             sizes = [int(size(frame)) for size in shape]
             frame.buffers[place] = allocate(name, kind, sizes, dtype)
         for place, of, name, sizes in aliases:
             frame.buffers[place] = frame.buffers[of].reshaped(name, sizes)
-        body(frame)
+        for place, name, counts in barriers:
+            made_now = [Barrier(name, i, int(count(frame))) for i, count in enumerate(counts)]
+            frame.barriers[place] = made_now
+        return body(frame)
 
     return run
 
 
-def _bind(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
-    if tir.kind(node.value) == "Call" and tir.operation(node.value) == "launch_thread_idx":
+def _barriers(scope: Scope, node: tir.Node) -> list[tuple[int, str, list[Compute]]]:
+    """Return place, name and counts of the barriers that a block allocates."""
+    counts = dict(tir.annotated(node).get("barrier_init", {}).items())
+    found = []
+    for buffer in node.alloc_buffers:
+        if buffer.scope() == tir.BARRIER:
+            place = scope.barriers.setdefault(buffer.data, len(scope.barriers))
+            found.append((place, buffer.name, [expression(scope, n) for n in counts[buffer.data]]))
+    return found
+
+
+def _bind(scope: Scope, sites: Sites, node: tir.Node) -> Run:
+    if tir.thread_axis(node) is not None:
         return _nothing
-    if not scope.known(node.value):
+    if node.var in scope.lane_values or not scope.known(node.value):
         # T.Persistent binds tile coordinates ahead of the loop that they depend on.
         scope.macros[node.var] = node.value
         return _nothing
@@ -104,20 +189,22 @@ def _nothing(frame: Frame) -> None:
 # --- loops ------------------------------------------------------------------------------------
 
 
-def _loop(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+def _loop(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     if tir.is_parallel(node):
         return _parallel(scope, sites, node)
     first, count = expression(scope, node.min), expression(scope, node.extent)
+    if tir.is_launch(node):
+        tag = str(node.thread_binding.thread_tag)
+        return _launch(scope, sites, node, tag, node.loop_var, count)
     varies = scope.is_vector(node.min) or scope.is_vector(node.extent)
     slot = scope.slot(node.loop_var)
     if varies:
         scope.vectors.add(node.loop_var)
     body = statement(scope, sites, node.body)
-    if tir.loop_kind(node) == "thread_binding":
-        nested = any(loops.is_launch(part) for part in tir.walk(node.body))
-        return loops.blocks(str(node.thread_binding.thread_tag), slot, count, body, nested)
     if varies:
         return loops.varying(slot, first, count, body)
+    if tir.calls(node, tir.WAITS):
+        return steps.serial(slot, first, count, body)
 
     def run(frame: Frame) -> None:
         start = int(first(frame))
@@ -129,7 +216,7 @@ def _loop(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
     return run
 
 
-def _parallel(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+def _parallel(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     outermost = scope.parallel == 0
     if outermost:
         scope.depth = loops.depth(node)
@@ -164,11 +251,13 @@ def _parallel(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
     return run
 
 
-def _while(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+def _while(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     if scope.is_vector(node.condition):
         raise tir.refusal("while inside T.Parallel", node)
     condition = expression(scope, node.condition)
     body = statement(scope, sites, node.body)
+    if tir.calls(node, tir.WAITS):
+        return steps.repeated(condition, body)
 
     def run(frame: Frame) -> None:
         while condition(frame):
@@ -181,9 +270,11 @@ def _while(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
 # --- conditions and elements ------------------------------------------------------------------
 
 
-def _if(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+def _if(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     then = statement(scope, sites, node.then_case)
     other = statement(scope, sites, node.else_case) if node.else_case is not None else None
+    if not scope.parallel and (scope.is_lane(node.condition) or tir.calls(node, tir.WAITS)):
+        return steps.branch(expression(scope, node.condition), then, other)
     return _conditional(scope, node.condition, then, other)
 
 
@@ -205,7 +296,7 @@ def _conditional(scope: Scope, condition: tir.Node, then: Run, other: Run | None
     return run
 
 
-def _store(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+def _store(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     name, kind = node.buffer.name, node.buffer.scope()
     if scope.parallel and kind == "local.var":
         raise tir.refusal(f"alloc_var {name}, set inside T.Parallel,", node)
@@ -219,7 +310,7 @@ def _store(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
     return lambda frame: access.store(index, value(frame), frame)
 
 
-def _assert(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+def _assert(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     return _required(scope, node.condition, "is asserted, and false")
 
 
@@ -238,7 +329,7 @@ def _required(scope: Scope, condition: tir.Node, message: str) -> Run:
 # --- operations -------------------------------------------------------------------------------
 
 
-def _evaluate(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
+def _evaluate(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     call = node.value
     if tir.kind(call) != "Call":
         return _nothing
@@ -253,21 +344,25 @@ def _evaluate(scope: Scope, sites: tir.Sites, node: tir.Node) -> Run:
         return _leaving(again=name == "continue_loop")
     if name in tir.ELEMENT_ATOMICS:
         return operations.atomic(scope, node, name.split("_")[1], args)
-    if name not in tir.TILE_OPERATIONS:
-        raise tir.refusal(f"operation {tir.full_operation(call)}, used as a statement,", node)
     if scope.parallel:
         raise tir.refusal(f"operation {tir.full_operation(call)} inside T.Parallel", node)
+    if name in tir.ASYNCHRONOUS or tir.UNCOMMITTED in tir.annotated(call):
+        return agents.asynchronous(scope, node, name, args)
+    if name in tir.SYNCHRONIZATION:
+        return agents.synchronization(scope, node, name, args)
+    if name not in tir.TILE_OPERATIONS:
+        raise tir.refusal(f"operation {tir.full_operation(call)}, used as a statement,", node)
     return operations.tile(scope, node, name, args)
 
 
 def _leaving(*, again: bool) -> Run:
     def run(frame: Frame) -> None:
-        raise loops.Leave(again)
+        raise Leave(again)
 
     return run
 
 
-_STATEMENTS: dict[str, Callable[[Scope, tir.Sites, tir.Node], Run]] = {
+_STATEMENTS: dict[str, Callable[[Scope, Sites, tir.Node], Run]] = {
     "SeqStmt": _sequence,
     "SBlockRealize": _realize,
     "SBlock": _block,

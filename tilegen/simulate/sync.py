@@ -1,0 +1,292 @@
+"""Groups of threads, barriers, and the scheduler under which they run as coroutines.
+
+A block starts as one group of all its threads. Where threads part ways, each part becomes a group
+of its own, a coroutine that yields a Wait wherever it may have to wait for others. What a group
+starts asynchronously is computed at once, but recorded as the access of another agent, which is
+over only for those that wait for it: a schedule in which it is late need not be met to see a race.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+
+import torch
+from attrs import define, frozen
+
+from tilegen.simulate.memory import Buffer
+from tilegen.simulate.order import Access, Actor, Clock, merge
+from tilegen.simulate.report import Fault, Watch
+
+_WARPGROUP = 128
+
+
+class Barrier:
+    """An mbarrier, or a named barrier: counts arrivals, and completes phase after phase.
+
+    Attributes:
+        name: Name of its array; ``barrier`` for a named one.
+        index: Its place in the array.
+        count: Number of arrivals that complete a phase.
+        phase: Number of completed phases.
+        missing: Arrivals that the running phase still needs.
+        bytes: Bytes that the running phase still expects of copies.
+        gathered: What is over once the running phase completes.
+        released: What was over when the last phase completed.
+    """
+
+    def __init__(self, name: str, index: int, count: int) -> None:
+        self.name, self.index, self.count = name, index, count
+        self.phase, self.missing, self.bytes = 0, count, 0
+        self.gathered: Clock = {}
+        self.released: Clock = {}
+
+    def arrive(self, threads: int, clock: Clock) -> None:
+        """Count the arrivals of ``threads``, who know ``clock``."""
+        merge(self.gathered, clock)
+        self.missing -= threads
+        while self.missing <= 0 and not self.bytes:
+            self.phase += 1
+            self.missing += self.count
+            self.released = dict(self.gathered)
+
+    def __str__(self) -> str:
+        expected = f" and expects {self.bytes} bytes" if self.bytes else ""
+        arrived = f"{self.count - self.missing} of {self.count} arrivals{expected}"
+        return f"phase {self.phase} of {self.name}[{self.index}], which has {arrived}"
+
+
+@frozen(eq=False)
+class Wait:
+    """What a group waits for.
+
+    Attributes:
+        over: Whether the group may go on.
+        barrier: The barrier; None if it waits for parts of itself.
+        site: File and line.
+    """
+
+    over: Callable[[], bool]
+    barrier: Barrier | None
+    site: tuple[str, int]
+
+
+Steps = Iterator[Wait]
+
+
+class Group(Actor):
+    """Threads that run together.
+
+    Attributes:
+        threads: Their indices in the block.
+        copies: Clocks of the cp.async copies that are not committed.
+        committed: Clocks of the committed groups of these, oldest first, not waited for.
+        products: Clocks of the wgmma products that are not waited for.
+        stores: Clocks of the TMA stores that are not waited for.
+        waited: By barrier, the last phase that was waited for.
+    """
+
+    def __init__(self, name: str, threads: torch.Tensor, clock: Clock, team: Team) -> None:
+        first, count = int(threads[0]), len(threads)
+        super().__init__(
+            name,
+            team.agent(object()),
+            clock,
+            team,
+            None if count == team.threads else first // _WARPGROUP,
+        )
+        self.threads = threads
+        self.clock[self.agent] = 1
+        self.copies: list[Clock] = []
+        self.committed: list[Clock] = []
+        self.products: list[Clock] = []
+        self.stores: list[Clock] = []
+        self.waited: dict[Barrier, int] = {}
+
+    def release(self) -> Clock:
+        """Return what is over now, and start another step, which is not."""
+        clock = dict(self.clock)
+        self.clock[self.agent] += 1
+        return clock
+
+    def split(self, threads: torch.Tensor) -> Group:
+        """Return a part of the group; it goes on with what the group started."""
+        part = Group(_name(threads, self.team.threads), threads, dict(self.clock), self.team)
+        part.copies, part.committed = list(self.copies), list(self.committed)
+        part.products, part.stores = list(self.products), list(self.stores)
+        part.waited = dict(self.waited)
+        return part
+
+    def join(self, parts: list[Group]) -> None:
+        """Go on as the group that was split."""
+        for part in parts:
+            merge(self.clock, part.clock)
+            for barrier, phase in part.waited.items():
+                self.waited[barrier] = max(phase, self.waited.get(barrier, phase))
+        # Of what one part waited for, the clock is known; to wait for it again does nothing.
+        for kind in ("copies", "committed", "products", "stores"):
+            setattr(self, kind, max((getattr(part, kind) for part in parts), key=len))
+
+
+def _name(threads: torch.Tensor, total: int) -> str:
+    first, count = int(threads[0]), len(threads)
+    if count == total:
+        return "the block"
+    if count == 1:
+        return f"thread {first}"
+    if count == _WARPGROUP and not first % _WARPGROUP:
+        return f"warpgroup {first // _WARPGROUP}"
+    return f"threads {first}-{int(threads[-1])}"
+
+
+@define(eq=False)
+class Task:
+    """A group that runs.
+
+    Attributes:
+        group: The group.
+        steps: What is left of it to do.
+        wait: What it waits for.
+    """
+
+    group: Group
+    steps: Steps
+    wait: Wait | None = None
+
+
+class Team:
+    """The groups and asynchronous operations of a running block.
+
+    Attributes:
+        threads: Number of threads of the block.
+        accesses: What was accessed, by memory.
+        main: The group of all threads.
+    """
+
+    def __init__(self, watch: Watch, threads: int, generator: random.Random) -> None:
+        self.watch, self.threads, self._generator = watch, threads, generator
+        self.accesses: dict[Buffer, list[Access]] = {}
+        self._agents: dict[Hashable, int] = {}
+        self._steps: dict[int, int] = {}
+        self._named: dict[int, Barrier] = {}
+        self._tasks: list[Task] = []
+        self.main = Group("the block", torch.arange(threads), {}, self)
+
+    def agent(self, key: Hashable) -> int:
+        """Return the number of an agent."""
+        return self._agents.setdefault(key, len(self._agents))
+
+    def started(self, group: Group, kind: Hashable, name: str) -> Actor:
+        """Return an asynchronous operation that a group starts.
+
+        Operations of one kind are over in order; ``kind`` may name the barrier that tells.
+        """
+        agent = self.agent((group.agent, kind))
+        step = self._steps[agent] = self._steps.get(agent, 0) + 1
+        clock = {**group.clock, agent: step}
+        return Actor(f"{name} of {group.name}", agent, clock, self, group.warpgroup)
+
+    def named(self, number: int, count: int) -> Barrier:
+        """Return a named barrier."""
+        barrier = self._named.setdefault(number, Barrier("barrier", number, count))
+        if barrier.count != count:
+            said = f"is used with {barrier.count} and with {count} threads"
+            self.watch.fault("shape", f"barrier {number}", [], said)
+        return barrier
+
+    def known(self) -> Clock:
+        """Return what every running group knows to be over."""
+        tasks = [task for task in self._tasks if not task.wait or task.wait.barrier]
+        clocks = [task.group.clock for task in tasks]
+        clocks = clocks or [self.main.clock]
+        return {agent: min(c.get(agent, 0) for c in clocks) for agent in clocks[0]}
+
+    def add(self, group: Group, steps: Steps) -> None:
+        """Let a group run."""
+        self._tasks.append(Task(group, steps))
+
+    def runs(self, groups: list[Group]) -> bool:
+        """Return whether one of some groups is not at its end."""
+        return any(task.group in groups for task in self._tasks)
+
+    def run(self) -> None:
+        """Run all groups to their ends, each until it has to wait; the seed decides which."""
+        while self._tasks:
+            ready = [task for task in self._tasks if not task.wait or task.wait.over()]
+            if not ready:
+                self._deadlock()
+            task = self._generator.choice(ready) if self.watch.seed else ready[0]
+            self.watch.actor = task.group
+            task.wait = next(task.steps, None)
+            self._tasks.remove(task)
+            if task.wait:
+                self._tasks.append(task)
+
+    def _deadlock(self) -> None:
+        """Raise the deadlock at the group that has waited longest."""
+        waits = [(task.group, task.wait) for task in self._tasks if task.wait]
+        waits = [(group, wait) for group, wait in waits if wait.barrier]
+        said = [f"{g.name} waits at line {w.site[1]} for {w.barrier}" for g, w in waits]
+        self.watch.actor, wait = waits[0]
+        self.watch.site, barrier = wait.site, wait.barrier
+        assert barrier is not None
+        where = [(barrier.index, barrier.index + 1)]
+        self.watch.fault("deadlock", barrier.name, where, "never completes: " + "; ".join(said))
+
+    def finish(self) -> None:
+        """Check that nothing is under way when the block ends."""
+        if self.watch.suspected:
+            raise Fault(self.watch.suspected)
+        clock = self.main.clock
+        for buffer, accesses in self.accesses.items():
+            for access in accesses:
+                if access.step > clock.get(access.agent, 0) and self.watch.checks.race:
+                    self.watch.site = access.site
+                    said = f"the block ends, and nothing waited for {access.actor}"
+                    self.watch.fault("race", buffer.name, access.bounds, said)
+        self.watch.actor = None
+
+
+@contextmanager
+def acting(watch: Watch, actor: Actor) -> Iterator[None]:
+    """Make accesses those of an asynchronous operation."""
+    before, watch.actor = watch.actor, actor
+    yield
+    watch.actor = before
+
+
+def wait_parity(group: Group, barrier: Barrier, parity: int, watch: Watch) -> Steps:
+    """Wait until the phase of a parity is complete: until the running phase is of the other one.
+
+    The phase that is meant is the running one, or else the last completed one; where the last
+    one that the group waited for precedes neither, it has missed one.
+    """
+    site = watch.site
+    following = group.waited.get(barrier, -1) + 1
+    _require_seen(barrier, following, parity == following % 2, watch)
+    meant = barrier.phase - 1
+    if barrier.phase % 2 == parity:
+        meant = barrier.phase
+        yield Wait(lambda: barrier.phase > meant, barrier, site)
+        watch.site = site
+        _require_seen(barrier, meant, True, watch)
+    group.waited[barrier] = meant
+    merge(group.clock, barrier.released)
+
+
+def _require_seen(barrier: Barrier, meant: int, waited: bool, watch: Watch) -> None:
+    if waited and barrier.phase > meant + 1:
+        where = [(barrier.index, barrier.index + 1)]
+        said = f"phase {meant} is waited for, but {barrier.phase} phases have passed"
+        watch.fault("phase", barrier.name, where, said)
+
+
+def synchronize(group: Group, barrier: Barrier, watch: Watch) -> Steps:
+    """Arrive at a barrier, and wait until its running phase is complete."""
+    phase, site = barrier.phase, watch.site
+    barrier.arrive(len(group.threads), group.release())
+    if barrier.phase == phase:
+        yield Wait(lambda: barrier.phase > phase, barrier, site)
+        watch.site = site
+    merge(group.clock, barrier.released)

@@ -93,6 +93,10 @@ def _largest(x: torch.Tensor, dim: int) -> torch.Tensor:
     return (torch.where(x != x, -inf, x) if x.is_floating_point() else x).amax(dim)
 
 
+def _largest_size(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return _largest(x.abs(), dim).clamp_min(0)  # of a row of NaN: TileLang starts at 0
+
+
 def _smallest(x: torch.Tensor, dim: int) -> torch.Tensor:
     return (torch.where(x != x, inf, x) if x.is_floating_point() else x).amin(dim)
 
@@ -117,7 +121,7 @@ _REDUCTIONS: dict[str, tuple[Callable[..., torch.Tensor], Callable[..., torch.Te
     "sum": (_sum, torch.add),
     "abssum": (lambda x, dim: _sum(x.abs(), dim), torch.add),
     "max": (_largest, lambda a, b: maximum(a, b, "float32")),
-    "absmax": (lambda x, dim: _largest(x.abs(), dim), lambda a, b: maximum(a, b, "float32")),
+    "absmax": (_largest_size, lambda a, b: maximum(a, b, "float32")),
     "min": (_smallest, lambda a, b: minimum(a, b, "float32")),
     "bitand": (_bitwise(torch.bitwise_and), torch.bitwise_and),
     "bitor": (_bitwise(torch.bitwise_or), torch.bitwise_or),

@@ -20,10 +20,6 @@ def tensor(value: Value, dtype: str) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=dtype_of(dtype))
 
 
-def _half_away(x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x.abs().frac() == 0.5, x.sign() * (x.abs() + 0.5), x.round())
-
-
 UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     **{name: getattr(torch, name) for name in ("exp", "exp2", "log", "log2", "log10", "log1p")},
     **{name: getattr(torch, name) for name in ("sqrt", "rsqrt", "tanh", "erf", "sigmoid")},
@@ -32,7 +28,7 @@ UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp10": lambda x: torch.pow(10.0, x),
     "fabs": torch.abs,
     "nearbyint": torch.round,
-    "round": _half_away,
+    "round": torch.round,  # to even: CUDA gets nearbyint for it
     "fast_rcp": torch.reciprocal,
 }
 

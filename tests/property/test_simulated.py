@@ -1,0 +1,62 @@
+"""Any legal program of any family agrees with PyTorch, simulated at ragged sizes on hard values."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tilegen as tg
+from tilegen.families import FAMILIES
+from tilegen.reference import inputs
+from tilegen.strategies import dims_near, gemm_specs, legal_programs
+from tilegen.targets import TARGETS
+
+torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
+
+SIZES = dims_near(16, tiles=4).filter(lambda size: size < 140)
+SMALL = {"gemm": gemm_specs(m=SIZES | st.just(tg.dyn("m", hint=50)), n=SIZES, k=SIZES)}
+"""By family, specs that are simulated in milliseconds."""
+
+
+def planted(tensor, draw):
+    """Return a tensor with a NaN and both infinities at drawn places."""
+    tensor = tensor.clone()
+    for value in (torch.nan, torch.inf, -torch.inf):
+        if tensor.numel():
+            tensor.view(-1)[draw(st.integers(0, tensor.numel() - 1))] = value
+    return tensor
+
+
+VALUES = {
+    "normal": lambda tensor, draw: tensor,
+    "large": lambda tensor, draw: tensor * 30,
+    "huge": lambda tensor, draw: tensor * 2.0**12,
+    "tiny": lambda tensor, draw: tensor * 2.0**-12,
+    "negative": lambda tensor, draw: -tensor.abs(),
+    "zero": lambda tensor, draw: tensor * 0,
+    "not finite": planted,
+}
+
+
+def test_every_family_is_simulated():
+    assert set(SMALL) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("level", ["tile", "scheduled"])
+@pytest.mark.parametrize("target", [name for name, target in TARGETS.items() if target.full])
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+def test_legal_programs_agree_with_the_reference(family, target, level, data):
+    program = data.draw(legal_programs(target, SMALL[family]))
+    sizes = {
+        dim.name: data.draw(st.integers(0, 90 // dim.multiple_of)) * dim.multiple_of
+        for dim in program.spec.dynamic
+    }
+    seed = data.draw(st.integers(0, 99))
+    drawn = inputs(program.spec, sizes, torch.Generator().manual_seed(seed))
+    values = VALUES[data.draw(st.sampled_from(sorted(VALUES)))]
+    operands = {
+        name: values(tensor.float(), data.draw).to(tensor.dtype) for name, tensor in drawn.items()
+    }
+    tg.verify(program, on="cpu", level=level, operands=operands, seed=seed)

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilegen.bench import bench
     from tilegen.dims import Dyn, dyn
     from tilegen.epilogue import (
         Bias,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "tilegen.bench": ("bench",),
     "tilegen.dims": ("Dyn", "dyn"),
     "tilegen.epilogue": (
         "Bias",
@@ -123,6 +125,7 @@ __all__ = [
     "Target",
     "TilegenError",
     "VerificationError",
+    "bench",
     "build",
     "dumps",
     "dyn",

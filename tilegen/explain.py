@@ -19,6 +19,7 @@ from tilegen.rules.rule import violations
 if TYPE_CHECKING:
     from tilegen.program import Program
 
+    from tilegen.targets import Target
 _SMEM_RESERVED = 1024  # bytes of each CTA's shared memory that the driver keeps for itself
 _MAX_CTAS_PER_SM = 32
 
@@ -29,18 +30,7 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Card:
     Raises:
         SpecError: ``sizes`` names no dynamic dimension of the spec, or has a value it refuses.
     """
-    asked = dict(sizes or {})
-    dynamic = {dyn.name: dyn for dyn in program.spec.dynamic}
-    for name in asked:
-        if name not in dynamic:
-            raise SpecError(
-                "is not a dynamic dimension of the spec",
-                rule="dim",
-                field="sizes",
-                value=name,
-                hint=f"it has {', '.join(dynamic) or 'none'}",
-            )
-    sizes = {name: size(dyn, {name: dyn.hint, **asked}) for name, dyn in dynamic.items()}
+    sizes = known_sizes(program.spec, sizes or {})
     savings = tuple(_savings(program.spec, sizes))
     given = _given(program)
     saved = sum(saving.bytes for saving in savings)
@@ -50,16 +40,35 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Card:
         target=program.target.name,
         sizes=sizes,
         launch=_launch(program, sizes),
-        roofline=_roofline(program, sizes),
+        roofline=roofline(program.spec, program.target, sizes),
         savings=savings,
         saved_bytes=saved,
-        saved_us=_memory_us(program, saved),
+        saved_us=_memory_us(program.target, saved),
         ranking=_ranking(program, given),
         choices=tuple(_choices(program, given)),
     )
 
 
 def _beside(path: str, name: str) -> Any:
+def known_sizes(spec: Any, asked: Mapping[str, int]) -> dict[str, int]:
+    """Return the size of each dynamic dimension: the asked one, else its hint.
+
+    Raises:
+        SpecError: ``asked`` names no dynamic dimension of the spec, or has a value it refuses.
+    """
+    dynamic = {dyn.name: dyn for dyn in spec.dynamic}
+    for name in asked:
+        if name not in dynamic:
+            raise SpecError(
+                "is not a dynamic dimension of the spec",
+                rule="dim",
+                field="sizes",
+                value=name,
+                hint=f"it has {', '.join(dynamic) or 'none'}",
+            )
+    return {name: size(dyn, {name: dyn.hint, **asked}) for name, dyn in dynamic.items()}
+
+
     """Return ``name`` from the module of a ``module:name`` path of the family registry."""
     return getattr(import_module(path.partition(":")[0]), name)
 
@@ -103,15 +112,15 @@ def _ctas_per_sm(program: Program, registers: int) -> int:
     return max(1, min(by_smem, by_registers, _MAX_CTAS_PER_SM))
 
 
-def _memory_us(program: Program, count: int) -> float:
-    return count / (program.target.bandwidth * 1e3)
+def _memory_us(target: Target, count: int) -> float:
+    return count / (target.bandwidth * 1e3)
 
 
-def _roofline(program: Program, sizes: Mapping[str, int]) -> Roofline:
-    spec = program.spec
+def roofline(spec: Any, target: Target, sizes: Mapping[str, int]) -> Roofline:
+    """Return the time below which no kernel of ``spec`` gets on the target's card."""
     flops, moved = spec.flops(sizes), spec.bytes(sizes)
-    rate = program.target.tflops * 16 / spec.dtype.bits  # TF32 runs at half the 16-bit rate
-    compute_us, memory_us = flops / (rate * 1e6), _memory_us(program, moved)
+    rate = target.tflops * 16 / spec.dtype.bits  # TF32 runs at half the 16-bit rate
+    compute_us, memory_us = flops / (rate * 1e6), _memory_us(target, moved)
     return Roofline(
         flops=flops,
         bytes=moved,
@@ -200,7 +209,7 @@ def _choices(program: Program, given: Mapping[str, Any]) -> Iterator[Choice]:
 
 def _ranking(program: Program, given: Mapping[str, Any]) -> Ranking:
     spec, target, schedule = program.spec, program.target, program.schedule
-    cost = _beside(program.family.candidates_path, "cost_us")
+    cost = program.family.part("cost")
     passed_over, runner_up, reached = [], None, False
     for candidate in program.family.part("candidates")(spec, target):
         candidate = evolve(candidate, **given)

@@ -29,6 +29,8 @@ class Family:
         rules_path: Its legality rules.
         reference_path: ``(spec, operands, dtype) -> outputs`` by torch's own operators.
         tolerance_path: ``(spec, operands, reference) -> tolerances``.
+        cost_path: ``(spec, target, schedule) -> microseconds``, an estimate to rank schedules by.
+        peers_path: Name to what makes a peer of a spec that kernels are timed against.
         templates: Schedule variant to template file.
     """
 
@@ -41,6 +43,8 @@ class Family:
     rules_path: str
     reference_path: str
     tolerance_path: str
+    cost_path: str
+    peers_path: str
     templates: dict[str, str] = field(factory=dict)
 
     def part(self, name: str) -> Any:
@@ -59,6 +63,8 @@ FAMILIES = {
         rules_path="tilegen.rules.gemm:RULES",
         reference_path="tilegen.reference.gemm:reference",
         tolerance_path="tilegen.reference.gemm:tolerances",
+        cost_path="tilegen.schedules.gemm:cost_us",
+        peers_path="tilegen.peers.gemm:PEERS",
         templates={"pipelined": "gemm/pipelined.py.j2", "cp_async": "gemm/pipelined.py.j2"},
     ),
 }

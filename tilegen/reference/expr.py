@@ -56,7 +56,7 @@ def evaluate(expr: Expr, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         args += [
             arg.value if isinstance(arg, Const) else value(arg) for arg in part.args[len(args) :]
         ]
-        return _operator(part.fn)(*args)
+        return operator_of(part.fn)(*args)
 
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
     return value(expr).expand(shape)
@@ -70,7 +70,7 @@ def _named(name: str, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 @cache
-def _operator(fn: str) -> Callable[..., torch.Tensor]:
+def operator_of(fn: str) -> Callable[..., torch.Tensor]:
     """Return torch's operator for a function of the table."""
     if fn.startswith("gelu_"):
         approximate = fn.removeprefix("gelu_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import ceil, sqrt
 from typing import Any
 
@@ -58,7 +59,12 @@ def _rounded(x: torch.Tensor, dtype: DType) -> torch.Tensor:
     return x.to(torch_dtype(dtype)).to(x.dtype)
 
 
-def _factors(spec: Gemm, operands: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+def torch_step(op: EpilogueOp) -> Callable[[torch.Tensor, Any], torch.Tensor]:
+    """Return an op as a function of the running value and of its operand's tensor, or None."""
+    return partial(_STEPS[type(op)], op)
+
+
+def factors(spec: Gemm, operands: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the (m, k) and the (k, n) factor."""
     a, b = operands["a"], operands["b"]
     return (a if spec.layout[0] == "n" else a.T), (b if spec.layout[1] == "n" else b.T)
@@ -82,7 +88,7 @@ def reference(spec: Gemm, operands: Tensors, dtype: torch.dtype) -> dict[str, to
         dtype: What is computed in. Only ``Cast``, and with ``numerics="eager"`` the product and
             each step, round to another.
     """
-    a, b = _factors(spec, operands)
+    a, b = factors(spec, operands)
     own = iter(_over_tile(spec, operands, dtype).values())
     eager = spec.numerics == "eager"
     x = a.to(dtype) @ b.to(dtype)
@@ -93,7 +99,7 @@ def reference(spec: Gemm, operands: Tensors, dtype: torch.dtype) -> dict[str, to
         if isinstance(op, Store):
             outputs[op.name] = x
             continue
-        x = _STEPS[type(op)](op, x, next(own) if operand_kind(op) else None)
+        x = torch_step(op)(x, next(own) if operand_kind(op) else None)
         if eager and not isinstance(op, Cast):
             x = _rounded(x, spec.out_dtype)
     return {"out": x, **outputs}
@@ -168,7 +174,7 @@ def _outputs(spec: Gemm, operands: Tensors) -> dict[str, Interval]:
         name: Interval.exact(tensor)
         for name, tensor in _over_tile(spec, operands, torch.float64).items()
     }
-    values["x"] = _product(spec, *_factors(spec, operands))
+    values["x"] = _product(spec, *factors(spec, operands))
     outputs = {}
     for segment in segments(spec.epilogue, spec.numerics, spec.out_dtype):
         for step in segment.steps:

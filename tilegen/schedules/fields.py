@@ -93,3 +93,21 @@ def describe(schedule: AttrsInstance) -> str:
     """Return ``schedule`` as Python text that makes it again, unset fields left out."""
     inner = ", ".join(f"{name}={value!r}" for name, value in set_fields(schedule).items())
     return f"{type(schedule).__name__}({inner})"
+
+
+def brief(schedule: AttrsInstance) -> str:
+    """Return what a schedule is told from most others by, such as ``128x256x64, 4 stages``."""
+    values = set_fields(schedule)
+    parts = ["x".join(str(value) for name, value in values.items() if name.startswith("block_"))]
+    if "num_stages" in values:
+        parts.append(f"{values['num_stages']} stages")
+    if "variant" in values:
+        parts.append(str(values["variant"]))
+    return ", ".join(part for part in parts if part)
+
+
+def differences(schedule: AttrsInstance, other: AttrsInstance) -> str:
+    """Return the fields of ``schedule`` in which ``other`` differs, as text; "" for none."""
+    theirs = set_fields(other)
+    mine = set_fields(schedule).items()
+    return ", ".join(f"{n}={v!r}" for n, v in mine if n not in theirs or theirs[n] != v)

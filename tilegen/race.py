@@ -1,0 +1,260 @@
+"""Contenders for one computation: each is checked against the reference, then they are timed.
+
+Calls that take less than 20 us are timed as a CUDA graph of many on inputs in turn, which is
+checked again after its replay: what a graph did not capture, or did not write, is no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+import torch
+from attrs import field, frozen
+
+from tilegen.comparison import compare, guarded
+from tilegen.families import family_of
+from tilegen.operands import shape_of, torch_dtype
+from tilegen.timing import Call, Stopwatch, Timing, alternate
+
+Tensors = Mapping[str, torch.Tensor]
+Bind = Callable[[Tensors, Tensors], Callable[[], Tensors]]
+"""From operands and outputs that it may write to, to a call that returns the outputs by name."""
+
+GRAPH_BELOW_US = 20.0
+ABSURD = 1.25
+"""How far above the sustained rates of a target's record no sound kernel gets: the peak rates of
+the cards are 1.1 to 1.25 times those."""
+_INPUT_BYTES = 128e6  # of inputs in turn, over twice what an L2 holds
+_COPIES = (4, 256)
+
+
+@frozen(kw_only=True, eq=False)
+class Contender:
+    """Something that computes a spec.
+
+    Attributes:
+        name: Its name in the report.
+        spec: What it computes.
+        bind: Makes a call of it.
+        exact: Whether it owes the spec's derived tolerances. What does not is a peer, which
+            rounds intermediate values where it likes.
+        detail: What tells it from others, such as its schedule.
+    """
+
+    name: str
+    spec: Any
+    bind: Bind
+    exact: bool = False
+    detail: str = ""
+
+
+@frozen(eq=False)
+class Truth:
+    """What a spec's outputs should be, in float64, and how far a sound kernel may stray."""
+
+    expected: Tensors
+    tolerance: Tensors
+
+
+@frozen(kw_only=True)
+class Finish:
+    """How a contender did: its times, or why it has none."""
+
+    timing: Timing | None = None
+    refused: str = ""
+
+
+@frozen(kw_only=True)
+class Race:
+    """What a race found.
+
+    Attributes:
+        finishes: By contender.
+        calls: Calls in a timed graph, on as many inputs in turn; 0 where launches were timed.
+    """
+
+    finishes: Mapping[str, Finish]
+    calls: int = field(default=0)
+
+
+def truth(spec: Any, operands: Tensors) -> Truth:
+    """Return what the outputs of ``spec`` should be for these operands."""
+    family = family_of(spec)
+    expected = family.part("reference")(spec, operands, torch.float64)
+    return Truth(expected, family.part("tolerance")(spec, operands, expected))
+
+
+def race(
+    contenders: Sequence[Contender],
+    operands: Tensors,
+    sizes: Mapping[str, int],
+    watch: Stopwatch,
+    *,
+    rounds: int,
+    bounds_us: Mapping[str, float],
+) -> Race:
+    """Return the times of contenders that are right, and why the others have none.
+
+    Args:
+        contenders: With different names.
+        operands: Every operand of their specs by name, on one device.
+        sizes: Dynamic sizes by name.
+        watch: What measures.
+        rounds: How often each is timed.
+        bounds_us: By contender, the time below which no kernel gets by the target's record.
+    """
+    truths: dict[Any, Truth] = {}
+    faults: dict[str, str] = {}
+    for contender in contenders:
+        spec = contender.spec
+        truths[spec] = truths.get(spec) or truth(spec, operands)
+        faults[contender.name] = fault(contender, operands, sizes, truths[spec])
+    sound = [contender for contender in contenders if not faults[contender.name]]
+    calls = {c.name: c.bind(operands, blank(c.spec, sizes, operands)) for c in sound}
+    timings = alternate(watch, calls, 3) if calls else {}
+    copies = 0
+    if timings and min(timing.us for timing in timings.values()) < GRAPH_BELOW_US:
+        copies = _copies(sound, sizes)
+        replays, broken = graphs(sound, truths, operands, sizes, watch, copies)
+        faults |= broken
+        timings = alternate(watch, replays, rounds) if replays else {}
+        timings = {name: timing.per(copies) for name, timing in timings.items()}
+    elif timings:
+        timings = alternate(watch, calls, rounds)
+    found = {c.name: _finish(c.name, faults, timings, bounds_us) for c in contenders}
+    return Race(finishes=found, calls=copies)
+
+
+def _finish(
+    name: str,
+    faults: Mapping[str, str],
+    timings: Mapping[str, Timing],
+    bounds_us: Mapping[str, float],
+) -> Finish:
+    if faults[name]:
+        return Finish(refused=faults[name])
+    bound, us = bounds_us[name], timings[name].us
+    if us * ABSURD < bound:
+        return Finish(
+            refused=f"{us:.3g} us is absurd: no kernel takes less than {bound / ABSURD:.3g} us here"
+        )
+    return Finish(timing=timings[name])
+
+
+def _copies(contenders: Sequence[Contender], sizes: Mapping[str, int]) -> int:
+    """Return how many sets of inputs in turn leave none of them in L2."""
+    least = min(max(contender.spec.bytes(sizes), 1) for contender in contenders)
+    return max(_COPIES[0], min(_COPIES[1], ceil(_INPUT_BYTES / least)))
+
+
+def blank(spec: Any, sizes: Mapping[str, int], operands: Tensors) -> dict[str, torch.Tensor]:
+    """Return outputs of ``spec`` filled with NaN, where the operands are."""
+    device = next(iter(operands.values())).device
+    return {
+        output.name: torch.full(
+            shape_of(output, sizes), torch.nan, dtype=torch_dtype(output.dtype), device=device
+        )
+        for output in spec.outputs
+    }
+
+
+def graphs(
+    contenders: Sequence[Contender],
+    truths: Mapping[Any, Truth],
+    operands: Tensors,
+    sizes: Mapping[str, int],
+    watch: Stopwatch,
+    copies: int,
+) -> tuple[dict[str, Call], dict[str, str]]:
+    """Return what replays a graph of each contender, and why there is none for others."""
+    sets = [{name: tensor.clone() for name, tensor in operands.items()} for _ in range(copies)]
+    replays, broken = {}, {}
+    for contender in contenders:
+        spec = contender.spec
+        calls = [contender.bind(inputs, blank(spec, sizes, operands)) for inputs in sets]
+        try:
+            captured = watch.capture(calls)
+        except RuntimeError as error:
+            broken[contender.name] = f"cannot be captured in a CUDA graph: {first_line(error)}"
+            continue
+        for outputs in captured.results:
+            for tensor in outputs.values():
+                tensor.fill_(torch.nan)
+        captured.replay()
+        wrong = (_strayed(spec, outputs, truths[spec]) for outputs in captured.results)
+        if found := next(filter(None, wrong), ""):
+            broken[contender.name] = f"a replay of its CUDA graph is wrong: {found}"
+        else:
+            replays[contender.name] = captured.replay
+    return replays, broken
+
+
+def fault(
+    contender: Contender, operands: Tensors, sizes: Mapping[str, int], expected: Truth
+) -> str:
+    """Return what is wrong with a contender's outputs, which start as NaN, or ""."""
+    spec = contender.spec
+    if contender.exact:
+        return _exact_fault(contender, operands, sizes, expected)
+    try:
+        outputs = contender.bind(operands, blank(spec, sizes, operands))()
+    except Exception as error:  # a peer's failure is its own
+        return f"{type(error).__name__}: {first_line(error)}"
+    return _strayed(spec, outputs, expected)
+
+
+def _exact_fault(
+    contender: Contender, operands: Tensors, sizes: Mapping[str, int], expected: Truth
+) -> str:
+    """Return what is wrong with two runs, by the derived tolerances, guard zones included."""
+    device = next(iter(operands.values())).device
+    runs = []
+    for _ in range(2):
+        run = {o.name: guarded(o, sizes, device) for o in contender.spec.outputs}
+        contender.bind(operands, {name: output.tensor for name, output in run.items()})()
+        runs.append(run)
+    for name, tolerance in expected.tolerance.items():
+        report = compare(name, runs[0][name], runs[1][name], expected.expected[name], tolerance)
+        if not report.ok:
+            return "; ".join(report.faults())
+    return ""
+
+
+def _strayed(spec: Any, outputs: Tensors, expected: Truth) -> str:
+    """Return which output is further from the truth than roundings of each step explain, or "".
+
+    A rounding errs by at most eps / 2 of a value, which is of the size of the result or of a
+    typical one. There is one for the product, one a step, and one more for partial sums in 16
+    bits; twice that is allowed.
+    """
+    unit = _epsilon(spec) * (len(spec.epilogue) + 2)
+    for name, value in expected.expected.items():
+        if name not in outputs:
+            return f"{name} is missing"
+        actual = outputs[name].double()
+        if actual.shape != value.shape:
+            return f"{name} has the shape {tuple(actual.shape)}, expected {tuple(value.shape)}"
+        allowed = unit * (value.abs() + value.square().mean().sqrt())
+        wrong = ~((actual - value).abs() <= allowed) & ~(actual.isnan() & value.isnan())
+        count = int(wrong.sum())
+        if count:
+            where = tuple(int(i) for i in wrong.nonzero()[0])
+            return (
+                f"{name}{list(where)} is {float(actual[where])!r}, expected "
+                f"{float(value[where])!r} ({count} wrong elements)"
+            )
+    return ""
+
+
+def _epsilon(spec: Any) -> float:
+    """Return the coarsest relative spacing of values that a step may be rounded to."""
+    types = {torch_dtype(o.dtype) for o in (*spec.operands, *spec.outputs)}
+    coarsest = max(torch.finfo(kind).eps for kind in types)
+    return max(coarsest, 2.0**-10)  # TF32, as which float32 is multiplied
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]

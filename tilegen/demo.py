@@ -74,9 +74,9 @@ def _simulate(program: Program) -> None:
     from tilegen.verify import verify
 
     sizes = ", ".join(f"{name}={size}" for name, size in RAGGED.items())
-    console.heading(f"the kernel without a GPU, at {sizes}: tilegen simulate")
+    console.heading(f"the kernel without a GPU, at {sizes}: tilegen simulate --level scheduled")
     with console.working("simulating"):
-        report, faulty = verify(program, on="cpu"), _faulty(program)
+        report, faulty = verify(program, on="cpu", level="scheduled"), _faulty(program)
     console.rows(report.rows())
     console.heading(f"and what it finds where {FAULT} is taken out of the source")
     click.echo("\n".join(map(str, faulty.diagnostics)))

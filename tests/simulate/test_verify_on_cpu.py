@@ -41,11 +41,18 @@ def test_a_sound_program_passes():
     assert report.simulation.seed == 4, "the second run has its blocks in another order"
     rows = dict(report.rows())
     assert rows["kernel"] == f"{PROGRAM.name} with m=77"
-    assert rows["simulated"] == "on the CPU at level tile"
+    assert rows["simulated"] == "on the CPU, as it is written"
     assert "blocks 4" in rows["executed"]
     assert rows["checked"] == "bounds, uninitialized, unwritten, ownership, race"
     assert rows["seed"] == "3"
     assert report.to_json()["simulation"]["counters"]["launches"] == 1
+
+
+def test_the_program_is_judged_as_it_is_scheduled():
+    report = tg.verify(PROGRAM, on="cpu", level="scheduled", sizes={"m": 77})
+    assert report.simulation.level == "sm_90a"
+    assert dict(report.rows())["simulated"] == "on the CPU, as scheduled for sm_90a"
+    assert "on='cpu', level='scheduled'" in report.repro
 
 
 def test_wrong_values_are_named_as_on_a_gpu(emitted):

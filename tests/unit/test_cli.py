@@ -169,7 +169,7 @@ def test_check_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch):
     assert "there is no GPU here" in result.stderr
     for on in ((), ("--on", "cpu")):
         text = printed("check", "spec.py:dynamic", *SM90, "--size", "m=7", *on)
-        assert "simulated  on the CPU at level tile" in text
+        assert "simulated  on the CPU, as it is written" in text
 
 
 def test_a_failing_compiler_is_no_refusal(folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -277,7 +277,14 @@ SIMULATE = ("simulate", "spec.py:dynamic", *SM90, "--size", "m=77", "--seed", "3
 
 def test_simulate(folder: Path):
     text = printed(*SIMULATE)
-    for part in ("with m=77", "level tile", "blocks ", "checked ", "seed       3", "max error"):
+    for part in (
+        "with m=77",
+        "as it is written",
+        "blocks ",
+        "checked ",
+        "seed       3",
+        "max error",
+    ):
         assert part in text
     document = json.loads(printed(*SIMULATE, "--json"))
     assert document["ok"] is True
@@ -285,6 +292,7 @@ def test_simulate(folder: Path):
     assert document["simulation"]["level"] == "tile"
     assert document["simulation"]["counters"]["launches"] == 1
     assert document["outputs"][0]["wrong"] == 0
+    assert "as scheduled for sm_90a" in printed(*SIMULATE, "--level", "scheduled")
 
 
 def test_simulate_names_a_fault_by_its_statement(
@@ -413,6 +421,7 @@ def test_demo():
         assert part in text
     simulated = text[text.index("the kernel without a GPU") :]
     assert "m=200, n=520, k=296" in simulated
+    assert "as scheduled for sm_90a" in simulated
     assert "max error" in simulated
     assert "[uninitialized] acc[0:128, 0:256]: each of" in simulated
     assert "T.gemm(a_shared, b_shared, acc" in simulated

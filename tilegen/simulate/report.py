@@ -128,8 +128,9 @@ class Report:
         """Return what was executed and checked, as labelled text for people."""
         counts = [f"{name} {count}" for name, count in sorted(self.counters.items()) if count]
         made = [name for name, is_made in asdict(self.checks).items() if is_made]
+        how = "as it is written" if self.level == "tile" else f"as scheduled for {self.level}"
         return [
-            ("simulated", f"on the CPU at level {self.level}"),
+            ("simulated", f"on the CPU, {how}"),
             ("executed", ", ".join(counts) or "nothing"),
             ("checked", ", ".join(("bounds", *made))),
         ]

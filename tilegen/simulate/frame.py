@@ -144,7 +144,7 @@ class Scope:
         if [str(size) for size in known.shape] == [str(size) for size in buffer.shape]:
             self._buffers[buffer] = place
             return place
-        if not all(tir.is_constant(size) for size in buffer.shape):
+        if buffer.scope() != "global" and not all(map(tir.is_constant, buffer.shape)):
             raise tir.refusal(f"buffer {buffer.name}, a view of dynamic shape,")
         place = self._buffers[buffer] = self._place()
         self.aliases.setdefault(buffer.data, []).append((buffer, place))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 
@@ -92,13 +93,17 @@ class Buffer:
         return 2 if self.scope.startswith("local") else 0 if self.is_global else 1
 
     def reshaped(self, name: str, shape: Sequence[int]) -> Buffer:
-        """Return the same memory under another shape."""
+        """Return the same memory, or its beginning, under another shape."""
+
+        def start(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.view(-1)[: prod(shape)].view(tuple(shape))
+
         return Buffer(
             name,
             self.scope,
-            self.tensor.view(tuple(shape)),
-            None if self.initialized is None else self.initialized.view(tuple(shape)),
-            self.owners().view(tuple(shape)) if self.is_global else None,
+            start(self.tensor),
+            None if self.initialized is None else start(self.initialized),
+            start(self.owners()) if self.is_global else None,
             self.memory,
         )
 

@@ -94,7 +94,9 @@ class Access:
             pairs = zip(self.bounds, other.bounds, strict=True)
             if any(a[0] >= b[1] or b[0] >= a[1] for a, b in pairs):
                 return None
-        both = self.elements() & other.elements()
+        mine, theirs = self.elements(), other.elements()
+        common = min(len(mine), len(theirs))  # a view may be of the beginning of a memory
+        both = mine[:common] & theirs[:common]
         return both if both.any() else None
 
 

@@ -35,7 +35,7 @@ class Parameter:
         shape: For each size, the place in a frame of a dynamic one, and how it is computed.
         strides: For each stride in elements, the same.
         place: Place of the buffer in a frame.
-        aliases: Places of other views of it, their names and shapes.
+        aliases: Places of other views of it, their names and how their shapes are computed.
         site: File and line of the last statement that writes it.
     """
 
@@ -44,7 +44,7 @@ class Parameter:
     shape: tuple[tuple[int | None, Compute], ...]
     strides: tuple[tuple[int | None, Compute], ...]
     place: int
-    aliases: tuple[tuple[int, str, tuple[int, ...]], ...]
+    aliases: tuple[tuple[int, str, tuple[Compute, ...]], ...]
     site: tuple[str, int]
 
 
@@ -117,7 +117,7 @@ def _translated(function: tir.Node, level: str) -> Prepared:
             tuple(_size(scope, size) for size in buffer.strides),
             place,
             tuple(
-                (other, alias.name, tuple(int(size) for size in alias.shape))
+                (other, alias.name, tuple(expression(scope, size) for size in alias.shape))
                 for alias, other in scope.aliases.get(buffer.data, [])
             ),
             site,
@@ -165,7 +165,7 @@ def execute(
             buffer = known.setdefault(key, buffer)
         frame.buffers[parameter.place] = buffer
         for place, name, shape in parameter.aliases:
-            frame.buffers[place] = buffer.reshaped(name, shape)
+            frame.buffers[place] = buffer.reshaped(name, [int(size(frame)) for size in shape])
     return Report(
         kernel=prepared.name,
         level=prepared.level,

@@ -7,8 +7,9 @@ from enum import Enum
 from tilegen.errors import SpecError
 
 _BITS = {"float16": 16, "bfloat16": 16, "float32": 32}
+_BITS |= {"float8_e4m3fn": 8, "bool": 8, "int32": 32, "int64": 64}
 _ALIASES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
-_ALIASES |= {"float": "float32"}
+_ALIASES |= {"float": "float32", "float8_e4m3": "float8_e4m3fn"}
 
 
 class DType(str, Enum):
@@ -17,6 +18,10 @@ class DType(str, Enum):
     float16 = "float16"
     bfloat16 = "bfloat16"
     float32 = "float32"
+    float8_e4m3fn = "float8_e4m3fn"
+    bool = "bool"
+    int32 = "int32"
+    int64 = "int64"
 
     def __str__(self) -> str:
         return self.value
@@ -42,31 +47,39 @@ class DType(str, Enum):
     @property
     def epsilon(self) -> float:
         """Largest relative error of rounding to nearest: half a unit in the last place."""
-        return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[self.value]
+        return {
+            "float16": 2.0**-11,
+            "bfloat16": 2.0**-8,
+            "float32": 2.0**-24,
+            "float8_e4m3fn": 2.0**-4,
+        }[self.value]
 
 
-def dtype(value: object) -> DType:
+FLOATS = (DType.float16, DType.bfloat16, DType.float32)
+"""What is computed with; the other types are those of masks, labels, indices and quantized rows."""
+
+
+def dtype(value: object, among: tuple[DType, ...] = FLOATS) -> DType:
     """Return the DType named by a string (aliases such as ``bf16`` too) or by a torch dtype.
 
     torch is not imported: a torch dtype is taken by its name.
 
     Raises:
-        SpecError: The type is not in the table.
+        SpecError: The type is not ``among`` those that are served.
     """
-    if isinstance(value, DType):
-        return value
     name = str(value).removeprefix("torch.")
-    try:
-        return DType(_ALIASES.get(name, name))
-    except ValueError:
-        known = ", ".join(member.value for member in DType)
+    name = _ALIASES.get(name, name)
+    found = next((member for member in among if member.value == name), None)
+    if found is None:
+        known = ", ".join(member.value for member in among)
         raise SpecError(
             "is not a dtype tilegen serves",
             rule="dtype",
             field="dtype",
             value=value,
             hint=f"use one of {known}",
-        ) from None
+        )
+    return found
 
 
 def optional_dtype(value: object) -> DType | None:

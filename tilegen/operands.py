@@ -27,6 +27,10 @@ def torch_dtype(dtype: DType) -> torch.dtype:
         DType.float16: torch.float16,
         DType.bfloat16: torch.bfloat16,
         DType.float32: torch.float32,
+        DType.float8_e4m3fn: torch.float8_e4m3fn,
+        DType.bool: torch.bool,
+        DType.int32: torch.int32,
+        DType.int64: torch.int64,
     }[dtype]
 
 

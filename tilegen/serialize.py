@@ -119,7 +119,7 @@ def converter() -> cattrs.Converter:
         made.register_structure_hook(exact, _exactly)
     made.register_structure_hook(float, lambda value, _: value)  # checked by the field itself
     made.register_unstructure_hook(DType, lambda value: value.value)
-    made.register_structure_hook(DType, lambda value, _: dtype(value))
+    made.register_structure_hook(DType, lambda value, _: dtype(value, tuple(DType)))
     made.register_unstructure_hook_func(_is_expr, to_json)
     made.register_structure_hook_func(_is_expr, lambda value, _: from_json(value))
     made.register_structure_hook(

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from attrs import NOTHING, fields, frozen
 
 from tilegen.dims import Dyn
-from tilegen.dtypes import DType
+from tilegen.dtypes import FLOATS, DType
 from tilegen.epilogue import OPS
 from tilegen.errors import SpecError
 from tilegen.expr import Expr
@@ -88,7 +88,10 @@ def _targets() -> Table:
 
 
 def _dtypes() -> Table:
-    rows = ((f"`{it.value}`", str(it.bits), str(it.mma_k)) for it in DType)
+    rows = (
+        (f"`{it.value}`", str(it.bits), str(it.mma_k) if it in FLOATS else "not multiplied")
+        for it in DType
+    )
     return Table("Element types", ("dtype", "bits", "depth of a tensor-core step"), tuple(rows))
 
 

@@ -330,6 +330,11 @@ PROGRAMS = {
         lambda: {"a": normal(8, 32)},
         running,
     ),
+    "running maxima": Program(
+        "T.cummax of NaN and inf, T.transpose",
+        lambda: scans.running_peaks(8, 32, False),
+        lambda: {"a": special(8, 32)},
+    ),
     "quantized rows": Program(
         "bf16 to int8 by absmax; division, T.round",
         lambda: rows.quantized_rows(13, 64),

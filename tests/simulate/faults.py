@@ -123,6 +123,8 @@ OUT_OF_BOUNDS = (
     Fault(rows.top_values, (13, 32, 3), "j == first[i]", "j == first[j]",
           "out-of-bounds", "first", outputs=("best", "where")),
     Fault(scans.chunked_sum, (8, 100), "x[i, width - 1]", "x[i, width]", "out-of-bounds", "x"),
+    Fault(scans.running_peaks, (8, 32, False), "T.transpose(x, y)", "T.transpose(x, y[:, 1:9])",
+          "out-of-bounds", "y"),
     Fault(scans.selective_scan, (12, 16, 16), "decay * state[i, s]", "decay * state[i, s - 1]",
           "out-of-bounds", "state"),
     Fault(scans.stencil, (20, 37), "(block + 2, block + 2), ", "(block + 1, block + 2), ",

@@ -22,6 +22,20 @@ def chunked_sum(rows, columns, width=32):
     return kernel
 
 
+def running_peaks(rows, columns, reverse):
+    @T.prim_func
+    def kernel(a: T.Tensor((rows, columns), "float32"), out: T.Tensor((columns, rows), "float32")):
+        with T.Kernel(1, threads=128) as _:
+            x = T.alloc_shared((rows, columns), "float32")
+            y = T.alloc_shared((columns, rows), "float32")
+            T.copy(a, x)
+            T.cummax(x, dim=1, reverse=reverse)
+            T.transpose(x, y)
+            T.copy(y, out)
+
+    return kernel
+
+
 def selective_scan(length, channels, states):
     @T.prim_func
     def kernel(

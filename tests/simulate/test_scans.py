@@ -19,6 +19,18 @@ def test_running_sum_by_chunks():
     close(run(scans.chunked_sum(8, 100), a, torch.empty_like(a)), a.cumsum(1))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_transposed_running_maxima(reverse):
+    a = drawn(8, 32)
+    out = run(scans.running_peaks(8, 32, reverse), a, torch.empty(32, 8))
+    expected = a.flip(1).cummax(1).values.flip(1) if reverse else a.cummax(1).values
+    assert torch.equal(out, expected.T)
+    a[0, 5] = a[1, 0] = a[1, 31] = torch.nan
+    out = run(scans.running_peaks(8, 32, reverse), a, torch.empty(32, 8))
+    assert not out.isnan().any()
+    assert out[31 if reverse else 0, 1] == -torch.inf
+
+
 def test_selective_scan():
     u, delta = drawn(12, 16), drawn(12, 16, seed=1).abs() * 0.1
     a, b, c = -drawn(16, 8).abs(), drawn(12, 8), drawn(12, 8, seed=1)

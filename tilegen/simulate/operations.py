@@ -143,13 +143,36 @@ def reduce(source: Region, target: Region, kind: str, dim: int, clear: Value, fr
     view.copy_(found)
 
 
-def cumsum(source: Region, target: Region, dim: int, backwards: bool, frame: Frame) -> None:
-    """Write the running sums along an axis."""
-    value = read(source, frame)
-    value = value.flip(dim).cumsum(dim).flip(dim) if backwards else value.cumsum(dim)
+def _highest(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return (torch.where(x != x, -inf, x) if x.is_floating_point() else x).cummax(dim).values
+
+
+_SCANS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "cumsum": torch.cumsum,
+    "cummax": _highest,
+}
+
+
+def scan(
+    source: Region, target: Region, kind: str, dim: int, backwards: bool, frame: Frame
+) -> None:
+    """Write the running sums or maxima along an axis."""
+    value, run = read(source, frame), _SCANS[kind]
+    value = run(value.flip(dim), dim).flip(dim) if backwards else run(value, dim)
     buffer, box = whole(target, frame)
     note_write(buffer, box, frame.watch)
     buffer.tensor[box] = value.view(buffer.tensor[box].shape).to(buffer.tensor.dtype)
+
+
+def transpose(source: Region, target: Region, frame: Frame) -> None:
+    """Write the last two axes of a region exchanged."""
+    value = read(source, frame).mT
+    buffer, box = whole(target, frame)
+    if value.shape != buffer.tensor[box].shape:
+        message = f"of shape {tuple(buffer.tensor[box].shape)} is written as {tuple(value.shape)}"
+        frame.watch.fault("shape", buffer.name, [], message)
+    note_write(buffer, box, frame.watch)
+    buffer.tensor[box] = value.clone()
 
 
 # --- atomics ----------------------------------------------------------------------------------
@@ -216,9 +239,11 @@ def tile(scope: Scope, node: tir.Node, name: str, args: list[Any]) -> Run:
     if name.startswith("atomic"):
         kind = name.removeprefix("atomic")
         return lambda frame: atomic_tile(first, second, kind, frame)
-    if name == "cumsum":
+    if name == "transpose":
+        return lambda frame: transpose(first, second, frame)
+    if name in _SCANS:
         dim, backwards = int(args[2]), bool(args[3])
-        return lambda frame: cumsum(first, second, dim, backwards, frame)
+        return lambda frame: scan(first, second, name, dim, backwards, frame)
     if name == "reduce":
         return _reduce(scope, node, first, second, args)
     third = region(scope, args[2])

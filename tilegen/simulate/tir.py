@@ -29,7 +29,9 @@ VALUES = UNARY | frozenset(
     "if_then_else infinity clamp pow __pow fma likely bitwise_and bitwise_or bitwise_xor "
     "shift_left shift_right max_value min_value".split()
 )
-TILE_OPERATIONS = frozenset("copy fill gemm reduce cumsum atomicadd atomicmax atomicmin".split())
+TILE_OPERATIONS = frozenset(
+    "copy transpose fill gemm reduce cumsum cummax atomicadd atomicmax atomicmin".split()
+)
 # What is over later than it is issued, and what waits for it or tells of it.
 ASYNCHRONOUS = frozenset("async_copy tma_copy wgmma_gemm".split())
 SYNCHRONIZATION = frozenset(
@@ -158,10 +160,22 @@ def buffers(function: Node) -> Iterator[Node]:
             yield node.buffer
 
 
+def waits(node: Node) -> bool:
+    """Return whether a part of a block may have to wait for other groups of its threads."""
+    return calls(node, WAITS) and not any(is_launch(part) for part in walk(node))
+
+
 def accessed(node: Node) -> set[Node]:
     """Return the buffers that a node accesses."""
     found = (part for part in walk(node) if kind(part) in ("BufferLoad", "BufferStore"))
     return {part.buffer for part in found}
+
+
+def tiles(statement: Node) -> list[Node]:
+    """Return the buffers that a tile operation works on."""
+    called = kind(statement) == "Evaluate" and kind(statement.value) == "Call"
+    args = [part for part in statement.value.args if kind(part) == "Call"] if called else []
+    return [part.args[0].buffer for part in args if operation(part) == "region"]
 
 
 def is_dense(buffer: Node) -> bool:

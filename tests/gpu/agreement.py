@@ -1,9 +1,4 @@
-"""Programs that run on a GPU and in the simulator, and by how much their values may differ.
-
-Where the order of a sum does not matter, not at all. Elsewhere by the bounds below: an addition
-errs by a spacing of the running sum at most, as tensor cores cut instead of rounding, and CUDA's
-functions by a few spacings of their value, as its programming guide says.
-"""
+"""Programs that run on a GPU and in the simulator, and by how much their values may differ."""
 
 from __future__ import annotations
 
@@ -19,13 +14,11 @@ import simulate.rows as rows
 import simulate.scans as scans
 import torch
 from attrs import frozen
+from gpu.bounds import Tensors, activated, attended, exponents, product, relative, running
 
 import tilegen as tg
 from tilegen.compile import prim_func
 
-Tensors = dict[str, torch.Tensor]
-SPACING = 2.0**-23  # of fp32 numbers in [1, 2)
-FUNCTION = 8 * SPACING  # twice 2 spacings for a function, with a quotient of two of them
 SPECIAL = (nan, inf, -inf, 2.0**-140, 1e30, -1e30, 65520.0, 2049.0, 257.0, -0.75)
 M, N, K = 40, 50, 72
 
@@ -39,7 +32,7 @@ class Program:
         build: Returns the function.
         given: Draws what parameters hold before; what it leaves out is only written.
         bound: Returns how much each parameter may differ, from the values before and the simulated
-            ones; what it leaves out must be equal bit by bit.
+            ones; what it leaves out must be equal.
     """
 
     shows: str
@@ -76,73 +69,6 @@ def rows_of_infinity(dtype: torch.dtype) -> torch.Tensor:
     tensor = normal(13, 100, dtype=dtype)
     tensor[1], tensor[2, 3], tensor[3, 4], tensor[4, 70] = -inf, nan, inf, -inf
     return tensor
-
-
-# --- bounds -----------------------------------------------------------------------------------
-
-
-def summed(count: int, sizes: torch.Tensor) -> torch.Tensor:
-    """Return by how much two sums of ``count`` terms, whose sizes add up so, differ at most."""
-    return 2 * count * SPACING * sizes
-
-
-def stored(bound: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return a bound of what is rounded to the type of ``value`` after it differed by ``bound``."""
-    info = torch.finfo(value.dtype)
-    return bound + info.eps * (value.float().abs() + bound) + info.tiny * info.eps
-
-
-def product(transposed: bool = True, out: str = "out") -> Callable[[Tensors, Tensors], Tensors]:
-    """Return the bound of a product of a and b."""
-
-    def bound(before: Tensors, after: Tensors) -> Tensors:
-        a, b = before["a"].float().abs(), before["b"].float().abs()
-        sizes = a @ (b.mT if transposed else b)
-        return {out: stored(summed(a.shape[-1], sizes), after[out])}
-
-    return bound
-
-
-def relative(spacings: float, *names: str) -> Callable[[Tensors, Tensors], Tensors]:
-    """Return a bound of so many spacings of fp32 values that are rounded then."""
-
-    def bound(before: Tensors, after: Tensors) -> Tensors:
-        sizes = {name: after[name].float().abs() for name in names}
-        return {name: stored(spacings * SPACING * sizes[name], after[name]) for name in names}
-
-    return bound
-
-
-def running(before: Tensors, after: Tensors) -> Tensors:
-    """Return the bound of running sums from the end."""
-    sizes = before["a"].abs().flip(1).cumsum(1).flip(1)
-    return {"out": summed(sizes.shape[1], sizes)}
-
-
-def exponents(before: Tensors, after: Tensors) -> Tensors:
-    """Return the bound of a softmax: exponents may be rounded before the difference or after it."""
-    sizes = before["a"].float().abs().nan_to_num(0.0, 0.0, 0.0).amax(1, keepdim=True)
-    factor = (before["a"].shape[1] + 4 * sizes) * SPACING + FUNCTION
-    return {"out": stored(factor * after["out"].float(), after["out"])}
-
-
-def attended(before: Tensors, after: Tensors) -> Tensors:
-    """Return the bound of attention, whose weights are rounded to fp16: to another one, maybe."""
-    q, k, v = (before[name].float() for name in "qkv")
-    sizes = summed(q.shape[1], (q.abs() @ k.abs().T).nan_to_num(0.0)) * q.shape[1] ** -0.5
-    scores = (q @ k.T * q.shape[1] ** -0.5).masked_fill(
-        torch.ones(len(q), len(k)).triu(1) > 0, -inf
-    )
-    factor = 2.0**-10 + 4 * (sizes + len(k) * SPACING + FUNCTION)
-    part = (scores.softmax(1) * factor) @ v.abs() + 2.0**-24 * v.abs().sum(0)
-    return {"out": stored(part, after["out"])}
-
-
-def activated(before: Tensors, after: Tensors) -> Tensors:
-    """Return the bound of gelu(a b + bias), whose slope is at most 1.13."""
-    sizes = before["a"].float().abs() @ before["b"].float().abs().T + before["bias"].float().abs()
-    bound = 1.13 * summed(before["a"].shape[1] + 1, sizes) + FUNCTION * sizes
-    return {"out": stored(bound, after["out"])}
 
 
 # --- programs ---------------------------------------------------------------------------------
@@ -214,6 +140,13 @@ def totals() -> Tensors:
     return found
 
 
+def nothing_but_nan() -> Tensors:
+    """Return rows of special numbers, one of NaN alone, and what was reduced before."""
+    found = {"a": special(16, 64), "before": special(16)}
+    found["a"][5] = nan
+    return found
+
+
 PROGRAMS = {
     "rounded": Program(
         "fp32 to fp16, bf16, int32: ties to even, overflow, NaN, inf, subnormals; tails",
@@ -231,9 +164,9 @@ PROGRAMS = {
         lambda: {"a": special(100), "b": special(100, seed=1).roll(4)},
     ),
     "reduced": Program(
-        "reduce_max, min, absmax with NaN and inf; clear=False",
+        "reduce_max, min, absmax with NaN and inf, and of NaN alone; clear=False",
         lambda: numerics.reduced(16, 64),
-        lambda: {"a": special(16, 64), "before": special(16)},
+        nothing_but_nan,
     ),
     "summed": Program(
         "reduce_sum with clear=False, abssum; NaN and inf", lambda: numerics.summed(16, 64), totals

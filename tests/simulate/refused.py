@@ -17,9 +17,10 @@ def local_memory():
     @T.prim_func
     def kernel(a: T.Tensor((128,), "float32")):
         with T.Kernel(1, threads=128) as _:
-            own = T.alloc_local((4,), "float32")  # refused: memory of scope 'local' (own)
-            own[0] = 0.0
-            a[0] = own[0]
+            own = T.alloc_local((4,), "float32")
+            for i in T.Parallel(128):
+                own[i % 4] = a[i]  # refused: tile in memory of scope 'local' (own)
+                a[i] = own[i % 4] * 2.0
 
     return kernel
 

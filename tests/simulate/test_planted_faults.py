@@ -49,11 +49,11 @@ def drawn(parameter, given, generator):
     return torch.randint(0, 2, shape, generator=generator).to(parameter.dtype)
 
 
-def report(fault, function):
+def report(fault, function, **options):
     generator = torch.Generator().manual_seed(0)
     parameters = prepare(function).parameters
     operands = [drawn(p, fault.given.get(p.name), generator) for p in parameters]
-    return simulate(function, *operands, outputs=fault.outputs)
+    return simulate(function, *operands, outputs=fault.outputs, **options)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)

@@ -71,10 +71,11 @@ def _product(a: Region, b: Region, c: Region, transposed: tuple[bool, bool], cle
         actor = frame.team.started(group, "wgmma", "a wgmma product")
         with acting(frame.watch, actor):
             result = product(a, b, c, transposed, frame)
-            for earlier in group.products:  # products of a warpgroup add to c in order
+            actor.clock = actor.after()  # it reads c, adds, and writes c, after those before it
+            for earlier in group.products:
                 merge(actor.clock, earlier)
             accumulate(result, c, clear(frame), frame)
-        group.products.append(actor.clock)
+        group.products.append(actor.after())
 
     return run
 
@@ -84,7 +85,7 @@ def _cp_async(source: Region, target: Region, *, committed: bool) -> Run:
         actor = frame.team.started(frame.group, "cp.async", "a cp.async copy")
         with acting(frame.watch, actor):
             copy(source, target, frame)
-        frame.group.copies.append(actor.clock)
+        frame.group.copies.append(actor.after())
         if committed:
             _commit(frame)
 
@@ -96,7 +97,7 @@ def _tma_store(source: Region, target: Region) -> Run:
         actor = frame.team.started(frame.group, "TMA store", "a TMA store")
         with acting(frame.watch, actor):
             copy(source, target, frame)
-        frame.group.stores.append(actor.clock)
+        frame.group.stores.append(actor.after())
 
     return run
 
@@ -108,7 +109,7 @@ def _tma_load(source: Region, target: Region, find: Reference, arrives: bool) ->
         actor = frame.team.started(frame.group, barrier, "a TMA copy")
         with acting(frame.watch, actor):
             copy(source, target, frame)
-        barrier.arrive(0, actor.clock)
+        barrier.arrive(0, actor.after())
         if arrives:
             barrier.arrive(1, frame.group.release())
 

@@ -19,7 +19,7 @@ _EXPRESSIONS = frozenset(
     "Var IntImm FloatImm StringImm Cast Add Sub Mul Div Mod FloorDiv FloorMod Min Max EQ NE LT LE "
     "GT GE And Or Not Select BufferLoad Let Call".split()
 )
-_SCOPES = ("global", "shared", "shared.dyn", "local.fragment", "local.var", tir.BARRIER)
+_SCOPES = ("global", "shared", "shared.dyn", "local.fragment", "local.var", "local", tir.BARRIER)
 _ATTRIBUTES = (
     "threadblock_swizzle_pattern",
     "tl.min_blocks_per_sm",
@@ -69,6 +69,7 @@ def census(function: tir.Node) -> None:
             raise tir.refusal(f"memory of scope {buffer.scope()!r} ({buffer.name})")
         _check_view(buffer, parameters.get(buffer.data))
     _check_lanes(function)
+    _check_local(function)
     for node in tir.walk(function.body):
         name = tir.kind(node)
         if name in tir.STATEMENTS:
@@ -94,6 +95,15 @@ def _check_lanes(function: tir.Node) -> None:
             used += [index for load in loads for index in load.indices]
         if any(scope.is_lane(expression) for expression in used):
             raise tir.refusal("lane-level code that uses a thread index", statement)
+
+
+def _check_local(function: tir.Node) -> None:
+    """Refuse a thread's own memory where a tile, in which its elements are a few, lies in it."""
+    for statement in tir.statements(function):
+        inside = tir.accessed(statement) if tir.is_parallel(statement) else tir.tiles(statement)
+        for buffer in inside:
+            if buffer.scope() == "local":
+                raise tir.refusal(f"tile in memory of scope 'local' ({buffer.name})", statement)
 
 
 def _check_view(buffer: tir.Node, parameter: tir.Node | None) -> None:

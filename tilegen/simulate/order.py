@@ -106,16 +106,21 @@ class Actor:
     Attributes:
         name: As messages have it.
         agent: Number of its agent.
-        clock: What is over before its next access; its own entry is its step.
+        step: The agent's step.
+        clock: What is over before its next access.
         team: All agents of the block.
         warpgroup: The warpgroup it belongs to; None if it is every thread of the block.
     """
 
     def __init__(
-        self, name: str, agent: int, clock: Clock, team: Team, warpgroup: int | None
+        self, name: str, agent: int, step: int, clock: Clock, team: Team, warpgroup: int | None
     ) -> None:
-        self.name, self.agent, self.clock = name, agent, clock
+        self.name, self.agent, self.step, self.clock = name, agent, step, clock
         self.team, self.warpgroup = team, warpgroup
+
+    def after(self) -> Clock:
+        """Return what is over once this is."""
+        return {**self.clock, self.agent: self.step}
 
 
 def record(
@@ -131,7 +136,8 @@ def record(
         mode: Whether they are read, written, or changed atomically.
     """
     actor = watch.actor
-    if actor is None or (mask is not None and not mask.any()):
+    own = buffer.scope in ("local", "local.var")  # each part of the threads has its own
+    if actor is None or own or (mask is not None and not mask.any()):
         return
     bounds = tuple(
         (int(part.min()), int(part.max()) + 1)
@@ -141,8 +147,8 @@ def record(
         else (part, part + 1)
         for part in place
     )
-    step, shape = actor.clock[actor.agent], buffer.tensor.shape
-    new = Access(actor.name, actor.agent, step, mode, bounds, place, mask, shape, watch.site)
+    made = actor.name, actor.agent, actor.step
+    new = Access(*made, mode, bounds, place, mask, buffer.tensor.shape, watch.site)
     earlier = actor.team.accesses.setdefault(buffer.memory, [])
     for old in earlier:
         unordered = old.step > actor.clock.get(old.agent, 0)

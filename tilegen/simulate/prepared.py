@@ -181,7 +181,8 @@ def _run(prepared: Prepared, frame: Frame, written: list[Parameter]) -> tuple[Di
     watch = frame.watch
     try:
         with torch.no_grad():
-            prepared.run(frame)
+            left_over = prepared.run(frame)
+        assert left_over is None, "what waits runs in a block"
     except Fault as fault:
         return (fault.diagnostic,)
     except (RuntimeError, TypeError, IndexError, ZeroDivisionError) as error:

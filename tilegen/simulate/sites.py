@@ -50,6 +50,11 @@ class Sites:
             self._inside = file, line
         return self._last
 
+    def enter(self, block: tir.Node) -> None:
+        """Go on at the line of a block, if it is known."""
+        if tir.location(block)[0]:
+            self.of(block)
+
     def _call_of(self, macro_file: str) -> Site:
         file, after = self._last
         defined = _functions(macro_file)
@@ -69,8 +74,12 @@ def _key(statement: tir.Node) -> tuple[str, ...]:
         return "loop", statement.loop_var.name
     if name == "BufferStore":
         return "store", statement.buffer.name
+    if name == "AttrStmt":
+        return "assume", str(statement.node)
     if name != "Evaluate" or tir.kind(statement.value) != "Call":
         return ()
+    if tir.operation(statement.value) == "assume":
+        return "assume", str(statement.value.args[0])
     loads = [node for node in tir.walk(statement.value) if tir.kind(node) == "BufferLoad"]
     called = tir.operation(statement.value)
     return (_SAME.get(called, called), *(load.buffer.name for load in loads)) if loads else ()

@@ -80,6 +80,8 @@ def parts_ways(scope: Scope, node: tir.Node) -> bool:
             apart or tir.kind(part) == "Bind" or is_own(part)
             for apart, part in zip(parted, node.seq, strict=True)
         )
+    if name == "AttrStmt" and not tir.is_launch(node):
+        return parts_ways(scope, node.body)
     if name == "For" and not tir.is_parallel(node) and not tir.is_launch(node):
         ways = conditions(scope, node) if parts_ways(scope, node.body) else []
         return bool(ways) and all(scope.known(way) for way in ways)
@@ -89,36 +91,35 @@ def parts_ways(scope: Scope, node: tir.Node) -> bool:
 def is_own(node: tir.Node) -> bool:
     """Return whether every thread performs a statement for itself alone."""
     if tir.kind(node) == "BufferStore":
-        return node.buffer.scope() == "local.var"
+        return node.buffer.scope() in ("local.var", "local")
     called = tir.kind(node) == "Evaluate" and tir.kind(node.value) == "Call"
     return called and tir.operation(node.value) in tir.INERT
 
 
 def conditions(scope: Scope, node: tir.Node) -> list[tir.Node]:
     """Return the outermost conditions on a thread's index."""
-    return [branch.condition for branch in _branches(scope, node)]
+    return [part.condition for part in _leaves(node) if tir.kind(part) == "IfThenElse"]
 
 
-def _branches(scope: Scope, node: tir.Node) -> list[tir.Node]:
-    if tir.kind(node) == "IfThenElse":
-        return [node]
-    below = node.seq if tir.kind(node) == "SeqStmt" else [getattr(node, "body", None)]
-    return [branch for part in below if part is not None for branch in _branches(scope, part)]
+def _leaves(node: tir.Node) -> list[tir.Node]:
+    """Return the branches of a statement through which threads part ways, and what is beside."""
+    if tir.kind(node) == "SeqStmt":
+        return [leaf for part in node.seq for leaf in _leaves(part)]
+    return _leaves(node.body) if tir.kind(node) in ("For", "AttrStmt") else [node]
 
 
 def own_buffers(scope: Scope, nodes: Sequence[tir.Node]) -> list[int]:
     """Return the places of registers that several parts of the threads use: each has its own."""
-    ways: list[tir.Node] = []
-    for node in nodes:
-        for found in _branches(scope, node):
-            ways += [way for way in (found.then_case, found.else_case) if way is not None]
-    ways += [part for node in nodes for part in tir.walk(node) if is_own(part)]
     count: dict[int, int] = {}
-    for way in ways:
-        accessed = {b for b in tir.accessed(way) if b.scope().startswith("local")}
-        for place in {scope.buffer(buffer) for buffer in accessed}:
-            count[place] = count.get(place, 0) + 1
-    return [place for place, ways_through in count.items() if ways_through > 1]
+    for leaf in (leaf for node in nodes for leaf in _leaves(node)):
+        ways = [leaf, leaf]  # every part goes through what is beside the branches
+        if tir.kind(leaf) == "IfThenElse":
+            ways = [way for way in (leaf.then_case, leaf.else_case) if way is not None]
+        for way in ways:
+            used = {b for b in tir.accessed(way) if b.scope().startswith("local")}
+            for place in {scope.buffer(b) for b in used if b.data in scope.allocated}:
+                count[place] = count.get(place, 0) + 1
+    return [place for place, users in count.items() if users > 1]
 
 
 def fork(tests: Sequence[Compute], own: Sequence[int], body: Run, waits: bool) -> Run:

@@ -92,6 +92,7 @@ class Group(Actor):
         super().__init__(
             name,
             team.agent(object()),
+            1,
             clock,
             team,
             None if count == team.threads else first // _WARPGROUP,
@@ -106,8 +107,9 @@ class Group(Actor):
 
     def release(self) -> Clock:
         """Return what is over now, and start another step, which is not."""
-        clock = dict(self.clock)
-        self.clock[self.agent] += 1
+        clock = self.after()
+        self.step += 1
+        self.clock[self.agent] = self.step
         return clock
 
     def split(self, threads: torch.Tensor) -> Group:
@@ -184,8 +186,8 @@ class Team:
         """
         agent = self.agent((group.agent, kind))
         step = self._steps[agent] = self._steps.get(agent, 0) + 1
-        clock = {**group.clock, agent: step}
-        return Actor(f"{name} of {group.name}", agent, clock, self, group.warpgroup)
+        called, clock = f"{name} of {group.name}", dict(group.clock)
+        return Actor(called, agent, step, clock, self, group.warpgroup)
 
     def named(self, number: int, count: int) -> Barrier:
         """Return a named barrier."""

@@ -54,7 +54,7 @@ INERT = frozenset(
 )
 STATEMENTS = frozenset(
     "SeqStmt SBlockRealize SBlock Bind For IfThenElse BufferStore Evaluate AttrStmt While "
-    "AssertStmt".split()
+    "AssertStmt AllocBuffer".split()
 )
 STRUCTURE = ("SeqStmt", "SBlockRealize", "SBlock", "AttrStmt")
 _LOOPS = ("serial", "parallel", "vectorized", "unrolled", "thread_binding")

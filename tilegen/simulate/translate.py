@@ -28,6 +28,8 @@ def statement(scope: Scope, sites: Sites, node: tir.Node) -> Run:
 def _plain(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     """Return the function that runs a statement, through which threads go together."""
     name = tir.kind(node)
+    if name == "SBlock":
+        sites.enter(node)
     if name in tir.STRUCTURE:
         return _STATEMENTS[name](scope, sites, node)
     site = sites.of(node)
@@ -45,7 +47,7 @@ def _fork(scope: Scope, sites: Sites, nodes: list[tir.Node]) -> Run:
     ways = [way for node in nodes for way in steps.conditions(scope, node)]
     tests = [expression(scope, way) for way in ways]
     own = steps.own_buffers(scope, nodes)
-    waits = any(tir.calls(node, tir.WAITS) for node in nodes)
+    waits = any(tir.waits(node) for node in nodes)
     body = _series([_plain(scope, sites, node) for node in nodes], waits)
     return steps.fork(tests, own, body, waits)
 
@@ -55,7 +57,7 @@ def _sequence(scope: Scope, sites: Sites, node: tir.Node) -> Run:
         _fork(scope, sites, parts) if len(parts) > 1 else statement(scope, sites, parts[0])
         for parts in _together(scope, list(node.seq))
     ]
-    return _series(runs, tir.calls(node, tir.WAITS))
+    return _series(runs, tir.waits(node))
 
 
 def _series(runs: list[Run], waits: bool) -> Run:
@@ -90,13 +92,17 @@ def _attribute(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     body = statement(scope, sites, node.body)
     if str(node.attr_key) != "tl.assume":
         return body
-    holds = _required(scope, node.node, "is what the kernel assumes, and false")
+    holds, site = _required(scope, node.node, _ASSUMED), sites.of(node)
 
     def run(frame: Frame) -> Steps | None:
+        frame.watch.site = site
         holds(frame)
         return body(frame)
 
     return run
+
+
+_ASSUMED = "is what the kernel assumes, and false"
 
 
 def _launch(
@@ -115,7 +121,7 @@ def _realize(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     body = statement(scope, sites, node.block)
     if tir.is_one(node.predicate):
         return body
-    if tir.calls(node.block, tir.WAITS):
+    if tir.waits(node.block):
         return steps.branch(expression(scope, node.predicate), body, None)
     return _conditional(scope, node.predicate, body, None)
 
@@ -164,6 +170,18 @@ def _barriers(scope: Scope, node: tir.Node) -> list[tuple[int, str, list[Compute
     return found
 
 
+def _allocation(scope: Scope, sites: Sites, node: tir.Node) -> Run:
+    buffer = node.buffer
+    shape = [expression(scope, size) for size in buffer.shape]
+    place, made = scope.define(buffer), (buffer.name, buffer.scope())
+
+    def run(frame: Frame) -> None:
+        sizes = [int(size(frame)) for size in shape]
+        frame.buffers[place] = allocate(*made, sizes, str(buffer.dtype))
+
+    return run
+
+
 def _bind(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     if tir.thread_axis(node) is not None:
         return _nothing
@@ -203,7 +221,7 @@ def _loop(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     body = statement(scope, sites, node.body)
     if varies:
         return loops.varying(slot, first, count, body)
-    if tir.calls(node, tir.WAITS):
+    if tir.waits(node):
         return steps.serial(slot, first, count, body)
 
     def run(frame: Frame) -> None:
@@ -256,7 +274,7 @@ def _while(scope: Scope, sites: Sites, node: tir.Node) -> Run:
         raise tir.refusal("while inside T.Parallel", node)
     condition = expression(scope, node.condition)
     body = statement(scope, sites, node.body)
-    if tir.calls(node, tir.WAITS):
+    if tir.waits(node):
         return steps.repeated(condition, body)
 
     def run(frame: Frame) -> None:
@@ -273,7 +291,7 @@ def _while(scope: Scope, sites: Sites, node: tir.Node) -> Run:
 def _if(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     then = statement(scope, sites, node.then_case)
     other = statement(scope, sites, node.else_case) if node.else_case is not None else None
-    if not scope.parallel and (scope.is_lane(node.condition) or tir.calls(node, tir.WAITS)):
+    if not scope.parallel and (scope.is_lane(node.condition) or tir.waits(node)):
         return steps.branch(expression(scope, node.condition), then, other)
     return _conditional(scope, node.condition, then, other)
 
@@ -337,7 +355,7 @@ def _evaluate(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     if name in tir.INERT:
         return _nothing
     if name == "assume":
-        return _required(scope, args[0], "is what the kernel assumes, and false")
+        return _required(scope, args[0], _ASSUMED)
     if name in ("break_loop", "continue_loop"):
         if scope.parallel:
             raise tir.refusal(f"{name} inside T.Parallel", node)
@@ -373,5 +391,6 @@ _STATEMENTS: dict[str, Callable[[Scope, Sites, tir.Node], Run]] = {
     "IfThenElse": _if,
     "BufferStore": _store,
     "AssertStmt": _assert,
+    "AllocBuffer": _allocation,
     "Evaluate": _evaluate,
 }

@@ -21,7 +21,7 @@ class Family:
 
     Attributes:
         name: The family word.
-        spec_path: Its spec class.
+        spec_path: Its spec class, or a tuple of them.
         schedule_path: Its schedule class.
         candidates_path: ``(spec, target) -> schedules`` in order of preference.
         options_path: Schedule field to the values a search may try.
@@ -50,6 +50,12 @@ class Family:
     def part(self, name: str) -> Any:
         """Return the part ``name``, such as ``rules``, importing its module."""
         return _attribute(getattr(self, f"{name}_path"))
+
+    @property
+    def specs(self) -> tuple[type, ...]:
+        """Its spec classes."""
+        found = self.part("spec")
+        return found if isinstance(found, tuple) else (found,)
 
 
 FAMILIES = {

@@ -82,7 +82,9 @@ _MALFORMED = (RecursionError, KeyError, TypeError, ValueError, AttributeError, C
 
 @cache
 def _kinds() -> dict[str, type]:
-    parts = (family.part(part) for family in FAMILIES.values() for part in ("spec", "schedule"))
+    parts = (
+        kind for family in FAMILIES.values() for kind in (*family.specs, family.part("schedule"))
+    )
     return {kind.__name__: kind for kind in (*parts, Program)}
 
 
@@ -91,6 +93,7 @@ def _plain(value: Any) -> Any:
         return converter().unstructure(value)
     return {
         "family": value.family.name,
+        "kind": type(value.spec).__name__,
         "spec": converter().unstructure(value.spec),
         "schedule": converter().unstructure(value.schedule),
         "target": value.target.name,
@@ -99,12 +102,13 @@ def _plain(value: Any) -> Any:
 
 
 def _program(value: dict[str, Any]) -> Program:
-    unknown = set(value) - {"family", "spec", "schedule", "target", "access"}
+    unknown = set(value) - {"family", "kind", "spec", "schedule", "target", "access"}
     if unknown:
         raise KeyError(*unknown)
     family = FAMILIES[value["family"]]
+    kinds = {kind.__name__: kind for kind in family.specs}
     return Program(
-        spec=converter().structure(value["spec"], family.part("spec")),
+        spec=converter().structure(value["spec"], kinds[value["kind"]]),
         schedule=converter().structure(value["schedule"], family.part("schedule")),
         target=value["target"],
         access=value["access"],

@@ -102,9 +102,10 @@ def _ops() -> Table:
 
 def _family(family: Family) -> Iterator[Table]:
     name = family.name
-    spec, schedule = family.part("spec"), family.part("schedule")
+    schedule = family.part("schedule")
     header = ("field", "takes", "default", "meaning")
-    yield Table(f"{name}: spec", header, tuple(_fields(spec)))
+    for spec in family.specs:
+        yield Table(f"{name}: {spec.__name__}", header, tuple(_fields(spec)))
     yield Table(f"{name}: schedule", header, tuple(_fields(schedule)))
     rules = ((f"`{rule.id}`", rule.reason) for rule in family.part("rules"))
     yield Table(f"{name}: refused", ("rule", "reason"), tuple(rules))

@@ -14,7 +14,7 @@ import torch
 from attrs import frozen
 
 from tilegen.compile import binary
-from tilegen.operands import Given, Reads, signature
+from tilegen.operands import Given, Reads, shape_of, signature, torch_dtype
 from tilegen.results import results
 from tilegen.routes import (
     MaybeTensors,
@@ -28,7 +28,10 @@ from tilegen.routes import (
 )
 
 if TYPE_CHECKING:
+    from torch._library.custom_ops import CustomOpDef
+
     from tilegen.program import Program
+    from tilegen.specs.operands import Operand
 
 _KEPT = 1024  # routes and shapes remembered at once
 
@@ -89,6 +92,9 @@ class Kernel:
         self._direct_routes: dict[tuple[int, ...], Route] = {}
         self._routes: dict[Any, Route] = {}
         self._binaries: dict[tuple[tuple[str, Reads], ...], Callable[..., Any]] = {}
+        self._workspaces: dict[tuple[tuple[str, Reads], ...], tuple[Operand, ...]] = {
+            (): _workspaces(self.program)
+        }
         if all(0 not in output.shape for output in outputs):
             self._binaries[()] = binary(self.program, force=force)
 
@@ -140,6 +146,19 @@ class Kernel:
             planned.grid,
         )
 
+    def register(self, name: str) -> CustomOpDef:
+        """Return the torch operator ``name``, such as ``mylib::linear``, that calls this kernel.
+
+        It works under ``torch.compile(fullgraph=True)``, ``torch.export`` and CUDA graphs, takes
+        the operands in order or by name, and returns a tensor, or a tuple of several.
+
+        Raises:
+            SpecError: The name is of no such form, or is that of an operator already.
+        """
+        from tilegen.torch_op import register
+
+        return register(self, name)
+
     def _direct_route(self, inputs: Tensors, given: MaybeTensors) -> Route | None:
         """Return the route if every tensor is dense and aligned, else None: nothing is decided.
 
@@ -172,7 +191,8 @@ class Kernel:
         """Return the outputs of a call whose tensors are all dense."""
         outputs = self._outputs(path, inputs, given)
         try:
-            _launch(self._binaries[()], inputs[0].get_device(), (*inputs, *outputs))
+            spaces = _allocated(self._workspaces[()], path, inputs[0].device)
+            _launch(self._binaries[()], inputs[0].get_device(), (*inputs, *outputs, *spaces))
         except RuntimeError:  # TileLang refuses a tensor, which the checks of a route name
             return self._routed(inputs, given)
         return outputs
@@ -191,7 +211,9 @@ class Kernel:
             for output, placement in zip(outputs, placements, strict=True)
         ]
         reads = [passed(inputs[i], path.placements[i]) for i in self._call.reads]
-        _launch(self._binary(path.access), inputs[0].get_device(), (*reads, *written))
+        run = self._binary(path.access)
+        spaces = _allocated(self._workspaces[path.access], path, inputs[0].device)
+        _launch(run, inputs[0].get_device(), (*reads, *written, *spaces))
         for output, placement, tensor in zip(outputs, placements, written, strict=True):
             if placement.copied:
                 output.copy_(tensor)
@@ -229,6 +251,7 @@ class Kernel:
         found = self._binaries.get(access)
         if found is None:
             program = self.program.with_access(dict(access))  # pyright: ignore[reportArgumentType]
+            self._workspaces[access] = _workspaces(program)
             found = self._binaries[access] = binary(program)
         return found
 
@@ -237,6 +260,21 @@ def _keep(memo: dict[Any, Any], key: Any, value: Any) -> None:
     if len(memo) >= _KEPT:
         memo.clear()
     memo[key] = value
+
+
+def _workspaces(program: Program) -> tuple[Operand, ...]:
+    """Return what the binary needs beside the tensors of a call."""
+    return tuple(operand for operand in program.params if operand.kind == "workspace")
+
+
+def _allocated(
+    workspaces: tuple[Operand, ...], path: Route, device: torch.device
+) -> list[torch.Tensor]:
+    """Return the workspaces of a call, of torch's pool for the current stream."""
+    return [
+        torch.empty(shape_of(space, path.sizes), dtype=torch_dtype(space.dtype), device=device)
+        for space in workspaces
+    ]
 
 
 def _launch(run: Callable[..., Any], index: int, tensors: Tensors) -> None:

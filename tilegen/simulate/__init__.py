@@ -130,8 +130,14 @@ def run_into(
     given = _bound(signature(program.spec, program.params), operands)
     program, tensors = placed(program, {**given, **outputs})
     names = [operand.name for operand in program.params]
-    values = [tensors[name] for name in names]
-    written = [names.index(name) for name in outputs]
+    sizes = signature(program.spec).sizes(list(given.values()))
+    spaces = {
+        operand.name: torch.empty(shape_of(operand, sizes), dtype=torch_dtype(operand.dtype))
+        for operand in program.params
+        if operand.kind == "workspace"
+    }
+    values = [spaces[name] if name in spaces else tensors[name] for name in names]
+    written = [names.index(name) for name in (*outputs, *spaces)]
     report = simulate(
         traced(program),
         *values,
@@ -176,6 +182,8 @@ def placed(
     outputs = {output.name for output in program.spec.outputs}
     for operand in program.params:
         name = operand.name
+        if operand.kind == "workspace":
+            continue
         placement = place(operand, tensors[name], is_output=name in outputs)
         if placement.copied:
             taken[name] = contiguous(tensors[name])

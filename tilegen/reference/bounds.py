@@ -21,6 +21,7 @@ from tilegen.torch_functions import FUNCTIONS
 UNIT = 2.0**-24
 """Relative error of one rounding to fp32."""
 FP32_MAX = float(torch.finfo(torch.float32).max)
+_FLOAT64 = 2.0**-40  # more than the float64 arithmetic of a chain and of its reference may differ
 _FLOOR = 2.0**-126  # approximate reciprocals and exponentials flush what is smaller to zero
 
 _EXACT = frozenset(
@@ -92,10 +93,16 @@ class Interval:
         return Interval(low, self.value, torch.where(mask, torch.inf, self.high))
 
     def reach(self, expected: torch.Tensor) -> torch.Tensor:
-        """Return the largest distance of ``expected`` to an end; 0 at a certain inf or NaN."""
+        """Return the largest distance of ``expected`` to an end; 0 at a certain inf or NaN.
+
+        It is 0 too where ``expected`` is outside: then the expression is not what it should be,
+        and a kernel emitted from it must not pass.
+        """
         distance = torch.maximum(self.high - expected, expected - self.low)
         certain = self.is_point & ~self.value.isfinite()
-        return torch.where(certain, 0.0, distance.nan_to_num(torch.inf, torch.inf))
+        slack = _FLOAT64 * torch.maximum(self.size, expected.abs())
+        outside = (expected < self.low - slack) | (expected > self.high + slack)
+        return torch.where(certain | outside, 0.0, distance.nan_to_num(torch.inf, torch.inf))
 
 
 @frozen(eq=False)

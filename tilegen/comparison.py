@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import inf, prod
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from attrs import asdict, frozen
 
 from tilegen.families import family_of
-from tilegen.operands import shape_of, signature, torch_dtype
+from tilegen.operands import row_major, shape_of, signature, torch_dtype
 from tilegen.specs.operands import Operand
 
 Tensors = Mapping[str, torch.Tensor]
@@ -93,7 +93,7 @@ class OutputReport:
 
 @frozen(eq=False)
 class Guarded:
-    """An output of NaNs inside a larger buffer of them, ``guard`` elements from both ends."""
+    """An output of NaNs inside a larger buffer of them, at least ``guard`` from both ends."""
 
     tensor: torch.Tensor
     buffer: torch.Tensor
@@ -101,22 +101,46 @@ class Guarded:
 
     @property
     def intact(self) -> bool:
-        """Whether the buffer around the output still holds its pattern."""
+        """Whether the buffer around the output, and between its rows, still holds its pattern."""
         kind, pattern = _POISON[self.buffer.dtype]
         bits = self.buffer.view(kind)
-        before, after = bits[: self.guard], bits[-self.guard :]
+        if not self.tensor.is_contiguous():
+            bits = bits.clone()
+            output = self.tensor
+            bits.as_strided(output.shape, output.stride(), output.storage_offset()).fill_(pattern)
+            return bool((bits == pattern).all())
+        start = self.tensor.storage_offset()
+        before, after = bits[:start], bits[start + self.tensor.numel() :]
         return bool((before == pattern).all()) and bool((after == pattern).all())
 
 
-def guarded(output: Operand, sizes: Mapping[str, int], device: torch.device) -> Guarded:
-    """Return a contiguous, aligned, poisoned tensor for ``output`` with guard zones around it."""
+def guarded(
+    output: Operand,
+    sizes: Mapping[str, int],
+    device: torch.device,
+    *,
+    strides: Sequence[int] | None = None,
+    offset: int = 0,
+) -> Guarded:
+    """Return a poisoned tensor for ``output`` with guard zones around it.
+
+    Args:
+        output: The output.
+        sizes: Dynamic sizes by name.
+        device: Where to make it.
+        strides: Its strides in elements; None is contiguous.
+        offset: Elements from a 16-byte boundary to its first element.
+    """
     shape = shape_of(output, sizes)
+    steps = row_major(shape) if strides is None else tuple(strides)
+    reach = sum((size - 1) * step for size, step in zip(shape, steps, strict=True)) + 1
+    reach = reach if prod(shape) else 0
     kind, pattern = _POISON[torch_dtype(output.dtype)]
     rows = _GUARD_ROWS * prod(shape[1:])
     guard = max(4096, min(rows, _GUARD_LIMIT) // 64 * 64)
-    buffer = torch.full((prod(shape) + 2 * guard,), pattern, dtype=kind, device=device)
+    buffer = torch.full((reach + offset + 2 * guard,), pattern, dtype=kind, device=device)
     buffer = buffer.view(torch_dtype(output.dtype))
-    return Guarded(buffer[guard : guard + prod(shape)].view(shape), buffer, guard)
+    return Guarded(buffer.as_strided(shape, steps, guard + offset), buffer, guard)
 
 
 def examine(compute: Computation, spec: Any, operands: Tensors) -> tuple[OutputReport, ...]:

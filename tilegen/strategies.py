@@ -7,7 +7,7 @@ legal, as `Program` judges it, so that nothing is filtered out and nothing says 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -162,10 +162,11 @@ def chains(
 ) -> SearchStrategy[tuple[EpilogueOp, ...]]:
     """Draw epilogue chains whose operands and outputs have names of their own."""
     each = epilogue_ops() if ops is None else ops
-    return st.lists(each, min_size=min_size, max_size=max_size).map(_with_unique_names)
+    return st.lists(each, min_size=min_size, max_size=max_size).map(with_unique_names)
 
 
-def _with_unique_names(drawn: list[Any]) -> tuple[EpilogueOp, ...]:
+def with_unique_names(drawn: Iterable[Any]) -> tuple[EpilogueOp, ...]:
+    """Return ops as a chain: those whose names repeat get other ones."""
     chain: list[EpilogueOp] = []
     taken: set[str] = set()
     for op in drawn:
@@ -276,16 +277,21 @@ def accesses(program: Program) -> SearchStrategy[dict[str, Access]]:
 
 @st.composite
 def legal_programs(
-    draw: st.DrawFn, target: str | Target | None = None, spec: SearchStrategy[Any] | None = None
+    draw: st.DrawFn,
+    target: str | Target | None = None,
+    spec: SearchStrategy[Any] | None = None,
+    *,
+    dense: bool = False,
 ) -> Program:
     """Draw legal programs of the drawn specs, for ``target`` or for any served in full.
 
     From the default schedule, fields are changed one by one to values that keep it legal.
+    With ``dense``, they are for dense operands.
     """
     where = draw(st.sampled_from(_FULL_TARGETS)) if target is None else as_target(target)
     wanted = draw(specs() if spec is None else spec)
     program = build(wanted, target=where, schedule="default")
-    access = draw(st.just({}) | accesses(program))
+    access = {} if dense else draw(st.just({}) | accesses(program))
     if access:
         program = program.with_access(access)
     values = _VALUES[family_of(wanted).name]

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         TilegenError,
         VerificationError,
     )
+    from tilegen.fuzz import fuzz
     from tilegen.program import Program, build
     from tilegen.reference import reference
     from tilegen.schedules.fields import Rasterization
@@ -82,6 +83,7 @@ _MODULES = {
         "TilegenError",
         "VerificationError",
     ),
+    "tilegen.fuzz": ("fuzz",),
     "tilegen.program": ("Program", "build"),
     "tilegen.reference": ("reference",),
     "tilegen.schedules.fields": ("Rasterization",),
@@ -129,6 +131,7 @@ __all__ = [
     "build",
     "dumps",
     "dyn",
+    "fuzz",
     "loads",
     "reference",
     "simulate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -51,11 +51,14 @@ def rows(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 @contextmanager
-def working(text: str) -> Iterator[None]:
-    """Show ``text`` with a spinner on stderr while the body runs, on a terminal only."""
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """Show ``text`` with a spinner on stderr while the body runs, on a terminal only.
+
+    The body gets a function that shows another text.
+    """
     console = Console(stderr=True)
     if console.is_terminal:
-        with console.status(text):
-            yield
+        with console.status(text) as status:
+            yield status.update
     else:
-        yield
+        yield lambda text: None

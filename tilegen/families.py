@@ -29,6 +29,7 @@ class Family:
         rules_path: Its legality rules.
         reference_path: ``(spec, operands, dtype) -> outputs`` by torch's own operators.
         tolerance_path: ``(spec, operands, reference) -> tolerances``.
+        fuzz_path: What the fuzzer draws of it.
         cost_path: ``(spec, target, schedule) -> microseconds``, an estimate to rank schedules by.
         peers_path: Name to what makes a peer of a spec that kernels are timed against.
         templates: Schedule variant to template file.
@@ -43,6 +44,7 @@ class Family:
     rules_path: str
     reference_path: str
     tolerance_path: str
+    fuzz_path: str
     cost_path: str
     peers_path: str
     templates: dict[str, str] = field(factory=dict)
@@ -71,6 +73,7 @@ FAMILIES = {
         tolerance_path="tilegen.reference.gemm:tolerances",
         cost_path="tilegen.schedules.gemm:cost_us",
         peers_path="tilegen.peers.gemm:PEERS",
+        fuzz_path="tilegen.fuzz.gemm:FUZZED",
         templates={"pipelined": "gemm/pipelined.py.j2", "cp_async": "gemm/pipelined.py.j2"},
     ),
 }

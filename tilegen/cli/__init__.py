@@ -5,5 +5,8 @@ refused. Results go to stdout, messages and progress to stderr.
 """
 
 from tilegen.cli.commands import main
+from tilegen.cli.fuzzing import fuzz
+
+main.add_command(fuzz)
 
 __all__ = ["main"]

@@ -54,6 +54,19 @@ def program(reference: str, target: str | None, schedule: str | None) -> Program
         raise
 
 
+def spec(reference: str) -> Any:
+    """Return the spec that ``file.py:name``, ``module:name`` or ``file.json`` names.
+
+    Raises:
+        click.UsageError: It names nothing, or neither a spec nor a program.
+    """
+    named = _value(reference)
+    found = getattr(named, "spec", named)
+    if not hasattr(found, "family"):
+        raise click.UsageError(f"{reference} is a {type(named).__name__}, not a spec or a program")
+    return found
+
+
 def sizes(pairs: Iterable[str]) -> dict[str, int]:
     """Return ``name=value`` arguments as a mapping.
 

@@ -1,0 +1,35 @@
+"""What works in a process in place of the true court: it hangs, dies, or has a planted fault."""
+
+import os
+import time
+
+import pytest
+from fuzz.planted import FAULTS
+
+from tilegen.fuzz.judging import Court
+
+
+class Hangs(Court):
+    """Hangs where there is a Relu."""
+
+    def judge(self, case):
+        if "Relu" in repr(case.program.spec):
+            time.sleep(600)
+        return super().judge(case)
+
+
+class Dies(Court):
+    """Dies where there is a Relu."""
+
+    def judge(self, case):
+        if "Relu" in repr(case.program.spec):
+            os.abort()
+        return super().judge(case)
+
+
+class Faulty(Court):
+    """Drops a tail."""
+
+    def __init__(self, on):
+        super().__init__(on)
+        FAULTS["tail"](pytest.MonkeyPatch())

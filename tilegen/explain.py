@@ -15,11 +15,12 @@ from tilegen.epilogue import Cast, Store
 from tilegen.errors import LegalityError, SpecError
 from tilegen.program import build
 from tilegen.rules.rule import violations
+from tilegen.schedules.fields import UNSET
 
 if TYPE_CHECKING:
     from tilegen.program import Program
-
     from tilegen.targets import Target
+
 _SMEM_RESERVED = 1024  # bytes of each CTA's shared memory that the driver keeps for itself
 _MAX_CTAS_PER_SM = 32
 
@@ -49,7 +50,6 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Card:
     )
 
 
-def _beside(path: str, name: str) -> Any:
 def known_sizes(spec: Any, asked: Mapping[str, int]) -> dict[str, int]:
     """Return the size of each dynamic dimension: the asked one, else its hint.
 
@@ -69,6 +69,7 @@ def known_sizes(spec: Any, asked: Mapping[str, int]) -> dict[str, int]:
     return {name: size(dyn, {name: dyn.hint, **asked}) for name, dyn in dynamic.items()}
 
 
+def _beside(path: str, name: str) -> Any:
     """Return ``name`` from the module of a ``module:name`` path of the family registry."""
     return getattr(import_module(path.partition(":")[0]), name)
 
@@ -77,9 +78,10 @@ def _launch(program: Program, sizes: Mapping[str, int]) -> Launch:
     geometry, schedule, target = program.geometry, program.schedule, program.target
     grid = program.grid(sizes)
     registers = _beside(program.family.rules_path, "register_estimate")(geometry)
-    resident = _ctas_per_sm(program, registers)
-    ctas = prod(grid)
-    waves = ctas / (target.sms * resident)
+    ctas, tiles = prod(grid), prod(geometry.tiles(sizes))
+    # A persistent kernel walks over its tiles with one CTA an SM.
+    resident = _ctas_per_sm(program, registers) if ctas == tiles else 1
+    waves = tiles / (target.sms * resident)
     instruction = "wgmma" if geometry.wgmma else "mma.sync"
     mainloop = [operand.name for operand in program.params if operand.kind == "mainloop"]
     return Launch(
@@ -211,7 +213,8 @@ def _ranking(program: Program, given: Mapping[str, Any]) -> Ranking:
     spec, target, schedule = program.spec, program.target, program.schedule
     cost = program.family.part("cost")
     passed_over, runner_up, reached = [], None, False
-    for candidate in program.family.part("candidates")(spec, target):
+    variant = given.get("variant", UNSET)
+    for candidate in program.family.part("candidates")(spec, target, variant):
         candidate = evolve(candidate, **given)
         reached = reached or candidate == schedule
         refusal = _refusal(program, candidate)

@@ -23,7 +23,7 @@ class Family:
         name: The family word.
         spec_path: Its spec class, or a tuple of them.
         schedule_path: Its schedule class.
-        candidates_path: ``(spec, target) -> schedules`` in order of preference.
+        candidates_path: ``(spec, target, variant) -> schedules`` in order of preference.
         options_path: Schedule field to the values a search may try.
         geometry_path: ``(spec, schedule, target, access) -> derived facts``.
         rules_path: Its legality rules.
@@ -74,7 +74,11 @@ FAMILIES = {
         cost_path="tilegen.schedules.gemm:cost_us",
         peers_path="tilegen.peers.gemm:PEERS",
         fuzz_path="tilegen.fuzz.gemm:FUZZED",
-        templates={"pipelined": "gemm/pipelined.py.j2", "cp_async": "gemm/pipelined.py.j2"},
+        templates={
+            "pipelined": "gemm/pipelined.py.j2",
+            "cp_async": "gemm/pipelined.py.j2",
+            "warp_specialized": "gemm/warp_specialized.py.j2",
+        },
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,18 @@ def torch_statements(step: Step, names: dict[str, str], indent: int) -> list[str
     return [*(f"{name} = {text}" for name, text in bindings), f"x = {value}"]
 
 
+def arguments(names: Iterable[str], head: str, tail: str) -> str:
+    """Return a call or a definition with its arguments, wrapped as ruff formats it."""
+    names, margin = tuple(names), " " * (len(head) - len(head.lstrip()))
+    inner = ", ".join(names)
+    if len(head + inner + tail) <= _LINE:
+        return head + inner + tail
+    if len(margin) + 4 + len(inner) <= _LINE:
+        return f"{head}\n{margin}    {inner}\n{margin}{tail}"
+    lines = "".join(f"{margin}    {name},\n" for name in names)
+    return f"{head}\n{lines}{margin}{tail}"
+
+
 @cache
 def environment() -> jinja2.Environment:
     """Return the one jinja2 environment; an undefined name is an error."""
@@ -73,6 +86,7 @@ def environment() -> jinja2.Environment:
         literal=literal,
         tl_dtype=tl_dtype,
         policy=policy,
+        arguments=arguments,
         statements=statements,
         torch_statements=torch_statements,
     )

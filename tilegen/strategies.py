@@ -285,12 +285,13 @@ def legal_programs(
 ) -> Program:
     """Draw legal programs of the drawn specs, for ``target`` or for any served in full.
 
-    From the default schedule, fields are changed one by one to values that keep it legal.
+    From the default schedule, of all or of one variant, fields are changed one by one to values
+    that keep it legal.
     With ``dense``, they are for dense operands.
     """
     where = draw(st.sampled_from(_FULL_TARGETS)) if target is None else as_target(target)
     wanted = draw(specs() if spec is None else spec)
-    program = build(wanted, target=where, schedule="default")
+    program = draw(st.sampled_from(_starts(wanted, where)))
     access = {} if dense else draw(st.just({}) | accesses(program))
     if access:
         program = program.with_access(access)
@@ -300,6 +301,19 @@ def legal_programs(
         steps = [geometry, *_legal_steps(program, geometry, name, values[name])]
         geometry = draw(st.sampled_from(steps))
     return evolve(program, schedule=geometry.schedule)
+
+
+def _starts(spec: Any, target: Target) -> list[Program]:
+    """Return the default program of a spec, and one of each variant that is served."""
+    family, found = family_of(spec), [build(spec, target=target, schedule="default")]
+    for variant in _VALUES[family.name].get("variant", ()):
+        some = itertools.islice(family.part("candidates")(spec, target, variant), 100)
+        schedules = (evolve(schedule, variant=variant) for schedule in some)
+        geometries = (family.part("geometry")(spec, s, target, ()) for s in schedules)
+        legal = next((g for g in geometries if is_legal(family, g)), None)
+        if legal is not None:
+            found.append(Program(spec=spec, schedule=legal.schedule, target=target))
+    return found
 
 
 def _legal_steps(

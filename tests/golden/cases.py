@@ -4,6 +4,7 @@ import tilegen as tg
 from tilegen.program import Program
 
 LINEAR = tg.Gemm(m=4096, n=14336, k=4096, dtype="bfloat16", layout="nt")
+SPECIALIZED = tg.GemmSchedule(variant="warp_specialized")
 TAIL_SIZES = {"m": 127, "n": 129, "k": 1000}
 
 
@@ -98,6 +99,45 @@ GEMM: dict[str, Program] = {
     "unaligned": tg.build(
         tg.Gemm(m=512, n=512, k=512, dtype="float16"), target="sm_90a", schedule="default"
     ).with_access({"a": "unaligned", "out": "unaligned"}),
+    "specialized": tg.build(
+        tg.Gemm(m=4096, n=4096, k=4096, dtype="bfloat16", layout="nt"),
+        target="sm_90a",
+        schedule=SPECIALIZED,
+    ),
+    "specialized_ragged": tg.build(
+        tg.Gemm(m=1000, n=1000, k=1000, dtype="float16") | tg.Bias() | tg.Gelu(),
+        target="sm_90a",
+        schedule=tg.GemmSchedule(
+            variant="warp_specialized",
+            block_m=128,
+            block_n=128,
+            threads=256,
+            rasterization=tg.Rasterization(4, "column"),
+        ),
+    ),
+    "specialized_dynamic_m": tg.build(
+        tg.Gemm(m=tg.dyn("m", multiple_of=8), n=4096, k=4096, dtype="bfloat16", layout="tt")
+        | tg.Bias("m")
+        | tg.Store("pre")
+        | tg.Silu()
+        | tg.Multiply(),
+        target="sm_90a",
+        schedule=SPECIALIZED,
+    ),
+    "specialized_swapped": tg.build(
+        tg.Gemm(m=16, n=7168, k=2048, dtype="bfloat16", layout="nt") | tg.Bias() | tg.Residual(),
+        target="sm_90a",
+        schedule=SPECIALIZED,
+    ),
+    "specialized_direct": tg.build(
+        tg.Gemm(m=24, n=4097, k=64, dtype="float16", layout="nt", numerics="eager")
+        | tg.Bias("m")
+        | tg.Relu(),
+        target="sm_90a",
+        schedule=tg.GemmSchedule(
+            variant="warp_specialized", block_m=32, block_n=128, threads=256, epilogue_path="direct"
+        ),
+    ),
     "map": tg.build(
         tg.Gemm(m=1024, n=1024, k=1024, dtype="bfloat16", layout="nt") | tg.Map(_hard_swish),
         target="sm_90a",

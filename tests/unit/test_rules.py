@@ -27,6 +27,8 @@ SCHEDULE = tg.GemmSchedule(
     variant="pipelined",
 )
 
+WS = {"variant": "warp_specialized"}
+
 
 def program(spec=SPEC, target="sm_90a", **changes):
     return tg.Program(spec=spec, schedule=evolve(SCHEDULE, **changes), target=target)
@@ -77,6 +79,32 @@ REFUSED = [
      "'eager': has no effect without an epilogue", ""),
     ("target-variant", {"target": "gfx942"}, "num_stages",
      "2: gfx942 has no asynchronous copy", "try num_stages="),
+    ("warp-specialized", {**WS, "target": "sm_80"}, "variant", "sm_80 lacks one",
+     "try variant='pipelined'"),
+    ("warp-specialized", {**WS, "spec": evolve(SPEC, k=0)}, "variant", "k=0 leave the producer",
+     "try "),
+    ("warp-specialized", {**WS, "spec": evolve(SPEC, m=0)}, "variant", "m=0, n=1024, k=1024 leave",
+     "try variant='pipelined'"),
+    ("warp-specialized", {**WS, "spec": evolve(SPEC, layout="nn", n=1001)}, "variant",
+     "b is dense with rows of 1001 bfloat16; TMA loads rows", "try "),
+    ("warp-specialized", {**WS, "spec": evolve(TF32, layout="nn"), "block_k": 32}, "variant",
+     "float32 operands in layout 'nn'", "try variant='pipelined'"),
+    ("warp-specialized", {**WS, "threads": 384, "block_m": 192}, "threads", "128 or 256 threads",
+     "try threads="),
+    ("warp-specialized", {**WS, "policy": "full_col", "threads": 256, "block_m": 128}, "policy",
+     "is not how warp_specialized splits a 128 x 64 tile: over 8 x 1 warps", "try "),
+    ("warp-specialized", {**WS, "num_stages": 1}, "num_stages", "fewer than 2 never meet",
+     "try num_stages=2"),
+    ("warp-partition", {**WS, "block_m": 16, "block_n": 96}, "threads", "whole 64-row warpgroup",
+     "try "),
+    ("trip-count", {**WS, "spec": evolve(SPEC, k=64), "num_stages": 5}, "num_stages",
+     "2 tiles of 1 steps a CTA never fill more than 2 stages", "try num_stages=2"),
+    ("smem-capacity", {**WS, "block_m": 128, "block_n": 256, "threads": 256, "num_stages": 4,
+     "policy": "full_row"}, "num_stages", "need 263168 B of shared memory", "try num_stages=3"),
+    ("swizzle", {**WS, "smem_swizzle": "64B"}, "smem_swizzle", "the widest swizzle",
+     "try block_k=32"),
+    ("grid-extent", {**WS, "spec": evolve(SPEC, m=2**31 - 1, n=2**20)}, "block_n",
+     "makes a grid of", "try "),
     ("target-variant", {"target": "gfx942", "num_stages": 1, "spec": SPEC | tg.Silu()}, "epilogue",
      "T.fast_rcp, which TileLang lacks on gfx942", ""),
 ]  # fmt: skip
@@ -133,6 +161,14 @@ LEGAL = [
     {"spec": evolve(SPEC, n=2**31 - 1)},
     {"spec": evolve(SPEC | tg.Relu(), numerics="eager")},
     {"target": "gfx942", "num_stages": 1},
+    WS,
+    {**WS, "block_m": 16},
+    {**WS, "num_stages": 16, "block_k": 32},
+    {**WS, "spec": evolve(SPEC, k=64), "num_stages": 2},
+    {**WS, "spec": evolve(SPEC, m=tg.dyn("m"), k=64), "num_stages": 8},
+    {**WS, "spec": TF32, "block_k": 32},
+    {**WS, "spec": evolve(SPEC, n=1001)},
+    {**WS, "block_m": 128, "block_n": 256, "threads": 256, "num_stages": 3, "policy": "full_row"},
 ]
 
 
@@ -180,6 +216,16 @@ def test_an_access_takes_another_schedule_where_it_must():
     with pytest.raises(tg.LegalityError, match="registers"):
         evolve(built, access={"a": "unaligned"})
     assert built.with_access({"a": "unaligned"}).schedule != built.schedule
+
+
+@pytest.mark.parametrize("access", [{"a": "unaligned"}, {"b": "unaligned"}], ids=str)
+def test_an_operand_that_tma_cannot_load_takes_another_variant(access):
+    built = program(**WS)
+    with pytest.raises(tg.LegalityError, match=r"warp-specialized.*is unaligned with rows of 1024"):
+        evolve(built, access=access)
+    assert built.with_access(access).schedule.variant == "pipelined"
+    strided = built.with_access({**dict.fromkeys(access, "strided"), "out": "unaligned"})
+    assert strided.schedule == built.schedule
 
 
 # --- what the rules are built on --------------------------------------------------------------

@@ -34,7 +34,7 @@ BAD_FIELDS = [
     ({"smem_swizzle": "128B"}, "smem_swizzle='128B'"),
     ({"smem_swizzle": 64}, "use one of 'auto', '64B', '32B', 'none'"),
     ({"epilogue_path": "tma"}, "use one of 'shared', 'direct'"),
-    ({"variant": "ws"}, "use one of 'pipelined', 'cp_async'"),
+    ({"variant": "ws"}, "use one of 'pipelined', 'cp_async', 'warp_specialized'"),
 ]
 
 
@@ -90,7 +90,9 @@ def test_one_set_field_is_kept_or_refused_by_rule(name, value, target):
     try:
         program = tg.build(SPEC, target=target, schedule=schedule)
     except tg.LegalityError as error:
-        assert error.rule in ("swizzle", "num_stages", "n-atom", "warp-partition")  # noqa: PT017
+        assert error.rule in (  # noqa: PT017
+            "swizzle", "num_stages", "n-atom", "warp-partition", "warp-specialized",
+        )  # fmt: skip
         return
     again = evolve(program.schedule, **{name: value})
     assert tg.Program(spec=SPEC, schedule=again, target=target) == program
@@ -151,6 +153,30 @@ def test_fields_of_the_mainloop_do_not_matter_where_there_is_none():
     assert schedules[0] == schedules[1]
 
 
+WS = {"variant": "warp_specialized", "num_stages": 2}
+
+
+@pytest.mark.parametrize(
+    ("block_m", "block_n", "threads", "policies", "kept"),
+    [
+        (64, 128, 128, ("square", "full_row", "full_col"), "full_row"),
+        (256, 24, 256, ("square", "full_row", "full_col"), "full_row"),
+        (256, 64, 256, ("full_row",), "full_row"),
+        (16, 64, 128, ("square", "full_row", "full_col"), "full_col"),
+        (64, 128, 256, ("full_col",), "full_col"),
+    ],
+)
+def test_policies_that_split_as_warp_specialized_does_are_one(
+    block_m, block_n, threads, policies, kept
+):
+    sizes = {"block_m": block_m, "block_n": block_n, "threads": threads}
+    for policy in policies:
+        assert canonical(**WS, **sizes, policy=policy).policy == kept
+    for policy in {"square", "full_row", "full_col"}.difference(policies):
+        with pytest.raises(tg.LegalityError, match=r"policy=.*splits a"):
+            canonical(**WS, **sizes, policy=policy)
+
+
 def test_equal_schedules_make_equal_programs():
     first, second = (
         tg.build(SPEC, target="sm_80", schedule=tg.GemmSchedule(**SMALL, variant=variant))
@@ -170,6 +196,34 @@ def test_candidates_are_complete_and_differ(target):
     assert len(set(found)) == len(found)
     for schedule in found:
         assert UNSET not in [getattr(schedule, field.name) for field in fields(tg.GemmSchedule)]
+
+
+def test_candidates_of_a_variant_come_first():
+    first = next(iter(candidates(SPEC, TARGETS["sm_90a"], "warp_specialized")))
+    assert first.variant == "warp_specialized"
+    assert next(iter(candidates(SPEC, TARGETS["sm_90a"]))).variant == "pipelined"
+
+
+@pytest.mark.parametrize("m", [1, 16, 32, 64])
+@pytest.mark.parametrize("n", [2112, 4096, 7168])
+def test_a_warp_specialized_schedule_of_few_rows_has_many_tiles_and_much_in_flight(m, n):
+    spec = tg.Gemm(m=m, n=n, k=7168, dtype="bfloat16", layout="nt") | tg.Bias()
+    schedule = tg.GemmSchedule(variant="warp_specialized")
+    program = tg.build(spec, target="sm_90a", schedule=schedule)
+    assert program.grid()[0] > n / 65
+    assert program.geometry.swapped == (program.schedule.block_m < 64)
+    assert program.geometry.swapped or m == 64
+    assert program.smem_bytes > 160_000
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (4096, 14336, 4096), (8192, 4096, 1024)])
+@pytest.mark.parametrize("op", [tg.Gelu("tanh"), tg.Gelu("none"), tg.Residual()])
+def test_a_chain_leaves_warp_specialized_its_large_tile(shape, op):
+    m, n, k = shape
+    spec = tg.Gemm(m=m, n=n, k=k, dtype="bfloat16", layout="nt") | tg.Bias() | op
+    schedule = tg.GemmSchedule(variant="warp_specialized")
+    found = tg.build(spec, target="sm_90a", schedule=schedule).schedule
+    assert (found.block_m, found.block_n, found.num_stages) == (128, 256, 3)
 
 
 SUITE = [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096), (16384, 4096, 11008)]
@@ -218,3 +272,12 @@ def test_the_grid_is_that_of_the_hint_unless_sizes_are_given():
     assert program.grid() == (16, 16, 1)
     assert program.grid({"m": 65}) == (2, 16, 1)
     assert program.grid({"m": 0}) == (0, 16, 1)
+
+
+def test_a_persistent_grid_has_no_more_ctas_than_sms_or_tiles():
+    spec = tg.Gemm(m=tg.dyn("m", hint=1000), n=1024, k=512, dtype="float16")
+    schedule = tg.GemmSchedule(**{**SMALL, "variant": "warp_specialized"})
+    program = tg.build(spec, target="sm_90a", schedule=schedule)
+    assert program.grid() == (132, 1, 1)
+    assert program.grid({"m": 65}) == (32, 1, 1)
+    assert program.grid({"m": 0}) == (0, 1, 1)

@@ -8,6 +8,7 @@ from tilegen.dims import Dyn
 from tilegen.dtypes import DType
 from tilegen.expr_print import to_torch
 from tilegen.geometry.gemm_tiles import GemmTiles
+from tilegen.geometry.roles import Roles
 from tilegen.specs.operands import Operand
 
 
@@ -87,13 +88,15 @@ class GemmGeometry(GemmTiles):
     def names(self) -> dict[str, str]:
         """TileLang text of ``x`` and of each chain operand, at element (i, j) of the tile."""
         row, column = "bm * BLOCK_M + i", "bn * BLOCK_N + j"
+        if self.specialized:
+            row, column = "m0 + i", "n0 + j"
         index = {
             "row_vector": column,
             "column_vector": row,
             "tile": f"{row}, {column}",
             "scalar": "0",
         }
-        names = {"x": "acc[i, j]"}
+        names = {"x": "acc[j, i]" if self.swapped else "acc[i, j]"}
         for operand in self.spec.operands:
             if operand.kind in index:
                 text = f"{operand.name}[{index[operand.kind]}]"
@@ -101,6 +104,19 @@ class GemmGeometry(GemmTiles):
                     text = f'T.cast({text}, "float32")'
                 names[operand.name] = text
         return names
+
+    @property
+    def chain_loop(self) -> str:
+        """What the loop of a chain step runs over."""
+        if self.swapped:
+            return "j, i in T.Parallel(PART_N, PART_M)"
+        tile = "PART" if self.specialized else "BLOCK"
+        return f"i, j in T.Parallel({tile}_M, {tile}_N)"
+
+    @property
+    def roles(self) -> Roles:
+        """Names and arguments of the warpgroups of a ``warp_specialized`` kernel."""
+        return Roles(self)
 
     @property
     def swizzle_layout(self) -> str:

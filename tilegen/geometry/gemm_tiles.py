@@ -12,7 +12,8 @@ from tilegen.dtypes import DType
 from tilegen.epilogue import Segment, segments
 from tilegen.expr import Expr
 from tilegen.expr_print import functions
-from tilegen.geometry import warps
+from tilegen.geometry import specialized, warps
+from tilegen.geometry.shared import Stored, auto_swizzle
 from tilegen.schedules.fields import Rasterization
 from tilegen.schedules.gemm import GemmSchedule
 from tilegen.specs.gemm import Gemm
@@ -22,24 +23,6 @@ from tilegen.targets import Target
 MAX_GRID_Y = 65535
 PRODUCER_THREADS = 128
 TMA_ALIGNMENT = 1024  # bytes; where TileLang starts each tile that TMA fills
-_SWIZZLES = (128, 64, 32)
-
-
-@frozen
-class Stored:
-    """How one output leaves the CTA.
-
-    Attributes:
-        output: The output.
-        tile: Shared tile that stages it, or "" for fragments stored directly.
-        allocates: Whether it is the first to use that tile.
-        unaligned: Whether TMA cannot store it.
-    """
-
-    output: Operand
-    tile: str
-    allocates: bool
-    unaligned: bool
 
 
 @frozen
@@ -62,8 +45,13 @@ class GemmTiles:
         if schedule.variant == "cp_async" and not (self.target.tma and schedule.num_stages):
             schedule = evolve(schedule, variant="pipelined")
         piped = evolve(self, schedule=evolve(schedule, variant="pipelined"))
-        if all(piped.copy_options(name) == self.copy_options(name) for name in ("a", "b")):
+        if schedule.variant == "cp_async" and all(
+            piped.copy_options(name) == self.copy_options(name) for name in ("a", "b")
+        ):
             schedule = evolve(schedule, variant="pipelined")
+        if self.specialized and self.policy_split == self.warps:
+            policy = "full_col" if self.swapped else "full_row"
+            schedule = evolve(schedule, policy=policy)
         if all(f"{auto_swizzle(row)}B" == schedule.smem_swizzle for row in self.shared_rows):
             schedule = evolve(schedule, smem_swizzle="auto")
         return schedule
@@ -138,6 +126,16 @@ class GemmTiles:
         return ceil(rows / self.schedule.block_m), ceil(self.spec.n / self.schedule.block_n)
 
     @property
+    def specialized(self) -> bool:
+        """Whether the emitted kernel names its producer and consumer warpgroups itself."""
+        return specialized.is_specialized(self.schedule)
+
+    @property
+    def swapped(self) -> bool:
+        """Whether the accumulator holds the transpose of the tile."""
+        return specialized.is_swapped(self.schedule)
+
+    @property
     def m_on_x(self) -> bool:
         """Whether tiles along m go on grid axis x, the only one that may pass 65535."""
         if isinstance(self.spec.m, Dyn):
@@ -147,13 +145,15 @@ class GemmTiles:
     def grid(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
         """Return the launch grid (x, y, z)."""
         rows, columns = self.tiles(sizes)
+        if self.specialized:
+            return min(self.target.sms, rows * columns), 1, 1
         return (rows, columns, 1) if self.m_on_x else (columns, rows, 1)
 
     @property
     def rasterization(self) -> Rasterization | None:
         """The rasterization in grid axes: TileLang's rows are grid axis y."""
         order = self.schedule.rasterization
-        if order is None or not self.m_on_x:
+        if order is None or self.specialized or not self.m_on_x:
             return order
         return Rasterization(order.panel, "column" if order.order == "row" else "row")
 
@@ -166,20 +166,27 @@ class GemmTiles:
     def wgmma(self) -> bool:
         """Whether ``T.gemm`` becomes warpgroup MMA."""
         readable = self.spec.dtype.bits == 16 or self.spec.layout == "nt"
-        return warps.uses_wgmma(self.target, self.schedule.block_m, self.schedule.threads, readable)
+        rows = self.schedule.block_n if self.swapped else self.schedule.block_m
+        return warps.uses_wgmma(self.target, rows, self.schedule.threads, readable)
 
     @property
     def warps(self) -> tuple[int, int] | None:
         """Warps along m and n, or None where no split covers the tile."""
+        return specialized.warp_split(self.schedule) if self.specialized else self.policy_split
+
+    @property
+    def policy_split(self) -> tuple[int, int] | None:
+        """Warps along m and n as the schedule's policy splits the tile."""
         s = self.schedule
-        return warps.partition(s.block_m, s.block_n, s.threads, s.policy, wgmma=self.wgmma)
+        wgmma = self.wgmma and not self.swapped
+        return warps.partition(s.block_m, s.block_n, s.threads, s.policy, wgmma=wgmma)
 
     @property
     def pipelined(self) -> bool:
         """Whether the mainloop is a pipeline in which TileLang may use TMA."""
         s = self.schedule
         loops = s.num_stages > 0 and self.trips > 0
-        return self.target.tma and s.variant == "pipelined" and loops
+        return self.target.tma and s.variant != "cp_async" and loops
 
     @property
     def warp_specialized(self) -> bool:
@@ -265,22 +272,21 @@ class GemmTiles:
 
     @property
     def smem_bytes(self) -> int:
-        """Dynamic shared memory of a CTA: the operand ring, whose space the output tile reuses."""
+        """Dynamic shared memory of a CTA: the operand ring, whose space the output tile reuses.
+
+        A specialized producer loads the next tile meanwhile: output tiles then have their own.
+        """
         s = self.schedule
         ring = 0
         for name, side in (("a", s.block_m), ("b", s.block_n)) if self.trips else ():
             tile = side * s.block_k * self.spec.dtype.bytes * max(1, s.num_stages)
             by_tma = self.pipelined and self.tma_load(name)
             ring += ceil(tile / TMA_ALIGNMENT) * TMA_ALIGNMENT if by_tma else tile
-        staged = (s.block_m * s.block_n * x.output.dtype.bytes for x in self.stores if x.tile)
-        return max(ring, *staged, 0)
+        tiles = (x for x in self.stores if (x.allocates if self.specialized else x.tile))
+        staged = [s.block_m * s.block_n * x.output.dtype.bytes for x in tiles]
+        return ring + sum(staged) if self.specialized else max(ring, *staged, 0)
 
     @property
     def acc_registers(self) -> int:
         """Registers of a thread that hold its part of the accumulator."""
         return ceil(self.schedule.block_m * self.schedule.block_n / self.schedule.threads)
-
-
-def auto_swizzle(row_bytes: int) -> int:
-    """Return the widest bank swizzle, in bytes, that a row of shared memory takes; 0 for none."""
-    return next((width for width in _SWIZZLES if row_bytes % width == 0), 0)

@@ -27,7 +27,7 @@ class Access:
 
 @frozen
 class KernelSource:
-    """One prim_func: its syntax tree and its buffers.
+    """One prim_func or macro: its syntax tree and its buffers.
 
     Attributes:
         function: The function definition.
@@ -54,7 +54,7 @@ class KernelSource:
 
 
 def kernels(source: str) -> tuple[KernelSource, ...]:
-    """Return the prim_funcs of a source file, in order.
+    """Return the prim_funcs and macros of a source file, in order.
 
     Raises:
         SyntaxError: ``source`` is not Python.
@@ -66,7 +66,7 @@ def kernels(source: str) -> tuple[KernelSource, ...]:
         _kernel(node, constants)
         for node in nodes
         if isinstance(node, ast.FunctionDef)
-        and any(operation(decorator) == "prim_func" for decorator in node.decorator_list)
+        and any(operation(one) in ("prim_func", "macro") for one in node.decorator_list)
     )
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil, prod
 
+from tilegen.dims import Dyn
 from tilegen.geometry.gemm import GemmGeometry
-from tilegen.geometry.gemm_tiles import MAX_GRID_Y, auto_swizzle
+from tilegen.geometry.gemm_tiles import MAX_GRID_Y
+from tilegen.geometry.shared import auto_swizzle
+from tilegen.geometry.specialized import MIN_STAGES
 from tilegen.rules.gemm_registers import (
     producer_registers,
     register_estimate,
     register_limit,
     register_share,
 )
+from tilegen.rules.gemm_specialized import RULE as WARP_SPECIALIZED
 from tilegen.rules.rule import Rule, Violation
 
 MAX_GRID_X = 2**31 - 1
@@ -93,6 +98,9 @@ def _threads(g: GemmGeometry) -> Iterator[Violation]:
 
 
 def _trip_count(g: GemmGeometry) -> Iterator[Violation]:
+    if g.specialized:
+        yield from _ring_length(g)
+        return
     limit = max(g.trips, 1) if g.trips else 0
     if g.schedule.num_stages > limit:
         yield Violation(
@@ -100,6 +108,20 @@ def _trip_count(g: GemmGeometry) -> Iterator[Violation]:
             g.schedule.num_stages,
             f"k={g.spec.k} makes {g.trips} mainloop steps of {g.schedule.block_k}, so that "
             f"more than {limit} stages only take shared memory",
+        )
+
+
+def _ring_length(g: GemmGeometry) -> Iterator[Violation]:
+    """Yield a fault where a ring, which goes on over a CTA's tiles, is longer than all of them."""
+    if isinstance(g.spec.m, Dyn):
+        return
+    tiles = ceil(prod(g.tiles({})) / max(prod(g.grid({})), 1))
+    limit = max(tiles * g.trips, MIN_STAGES)
+    if g.schedule.num_stages > limit:
+        yield Violation(
+            "num_stages",
+            g.schedule.num_stages,
+            f"{tiles} tiles of {g.trips} steps a CTA never fill more than {limit} stages",
         )
 
 
@@ -140,6 +162,13 @@ def _swizzle(g: GemmGeometry) -> Iterator[Violation]:
     swizzle = g.schedule.smem_swizzle
     if swizzle == "auto":
         return
+    if g.specialized:
+        yield Violation(
+            "smem_swizzle",
+            swizzle,
+            f"warp_specialized keeps rings of {g.schedule.num_stages} tiles in the widest swizzle",
+        )
+        return
     if swizzle == "none":
         if g.target.tma:
             yield Violation(
@@ -160,6 +189,8 @@ def _swizzle(g: GemmGeometry) -> Iterator[Violation]:
 
 def _grid(g: GemmGeometry) -> Iterator[Violation]:
     x, y, _ = g.grid(g.hint_sizes)
+    if g.specialized:  # steps of a CTA are counted in 32 bits, and so are tiles
+        x = max(prod(g.tiles(g.hint_sizes)), ceil(prod(g.tiles(g.hint_sizes)) / x) * g.trips)
     if y > MAX_GRID_Y or x > MAX_GRID_X:
         yield Violation(
             "block_n",
@@ -180,6 +211,7 @@ def _numerics(g: GemmGeometry) -> Iterator[Violation]:
 RULES = (
     Rule("no-effect", "A field without effect is refused, never dropped.", _numerics),
     Rule("target-variant", "What the target cannot run is refused.", _target),
+    WARP_SPECIALIZED,
     Rule("tma-box", "The copy engine moves boxes of at most 256 elements a side.", _tile),
     Rule("k-atom", "A block_k off the MMA depth drops part of k silently (H09a, H09b).", _k_atom),
     Rule(

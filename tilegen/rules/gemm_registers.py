@@ -13,11 +13,13 @@ from tilegen.epilogue import Step
 from tilegen.expr import variables
 from tilegen.expr_print import functions
 from tilegen.geometry.gemm import GemmGeometry
+from tilegen.geometry.specialized import REGISTERS
 from tilegen.specs.operands import Operand
 
 # Beside accumulator and MMA fragments: addresses, descriptors, barriers; more where the threads
 # that multiply load too.
 _CONSUMER, _ALONE = 40, 44
+_SPECIALIZED = 32  # of a consumer that is written as such: no copies, no predicates
 _WGMMA_ALONE = 32  # what wgmma needs there in place of MMA fragments
 _STEP, _FUNCTION, _STRIDES = 8, 56, 32
 _LONG_FUNCTIONS = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
@@ -38,6 +40,9 @@ def register_share(g: GemmGeometry) -> int:
 def register_limit(g: GemmGeometry) -> int:
     """Return the registers that a thread which multiplies may use before it spills."""
     groups, rest = divmod(g.schedule.threads, 128)
+    if g.specialized:
+        moved = REGISTERS.get(groups)
+        return moved[1] if moved else register_share(g)
     if g.warp_specialized and g.producer_copies_by_tma and not rest and groups in _SETMAXNREG:
         return _SETMAXNREG[groups]
     return register_share(g)
@@ -59,6 +64,8 @@ def producer_registers(g: GemmGeometry) -> int:
 
 
 def _mainloop(g: GemmGeometry) -> int:
+    if g.specialized:
+        return _SPECIALIZED
     base = _CONSUMER if g.warp_specialized else _ALONE
     if g.wgmma:
         return base if g.warp_specialized else base + _WGMMA_ALONE
@@ -113,7 +120,10 @@ def _ahead(g: GemmGeometry, operand: Operand) -> int:
     strides = 0 if dense else _STRIDES
     if operand.kind == "row_vector":  # each thread holds a quarter of its warp's columns
         columns = g.schedule.block_n // (g.warps[1] if g.warps else 1)
-        return columns // 4 + strides
+        packed = 4 // operand.dtype.bytes if g.specialized else 1
+        return columns // 4 // packed + strides
+    if operand.kind == "column_vector" and g.swapped:  # likewise of the rows
+        return g.schedule.block_m // 4 + strides
     if operand.kind == "tile" and (not dense or g.spec.n % 2):  # one load an element
         return g.acc_registers + strides
     return strides

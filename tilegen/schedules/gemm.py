@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
-from math import ceil, log2
+from itertools import chain, product
+from math import ceil, inf, log2
 from typing import Any, Literal
 
 from attrs import evolve, field, frozen, validators
 
 from tilegen.dims import hint
-from tilegen.schedules.fields import UNSET, Rasterization, one_of, positive
+from tilegen.schedules.fields import UNSET, Rasterization, Unset, one_of, positive
 from tilegen.schedules.fields import describe as _describe
+from tilegen.schedules.gemm_cost import SPECIALIZED_TILES, TILES, cost_us, tile_count
 from tilegen.specs.gemm import Gemm
 from tilegen.targets import Target
 
 Policy = Literal["square", "full_row", "full_col"]
 Swizzle = Literal["auto", "64B", "32B", "none"]
-Variant = Literal["pipelined", "cp_async"]
+Variant = Literal["pipelined", "cp_async", "warp_specialized"]
 
 
 def _rasterization() -> Any:
@@ -38,15 +39,17 @@ class GemmSchedule:
         block_n: Columns of the output tile.
         block_k: Depth of one step of the mainloop.
         num_stages: Slots of the software-pipelined shared-memory ring; 0 copies synchronously.
-        threads: Threads that multiply; a producer warpgroup of 128 comes on top where TileLang
-            specializes warps.
+        threads: Threads that multiply; a producer warpgroup of 128 comes on top where warps are
+            specialized.
         policy: How warps split the tile: ``square``, ``full_row`` (along m), ``full_col``.
         rasterization: Order of CTAs for L2 reuse, or None for plain order.
         smem_swizzle: Bank swizzle of the operand tiles: ``auto`` is the widest that fits.
         epilogue_path: ``shared`` stages the output tile in shared memory (a TMA store where the
             target has TMA), ``direct`` stores fragments to global memory.
         variant: ``pipelined`` leaves warp specialization to TileLang where the target has TMA;
-            ``cp_async`` does without it.
+            ``cp_async`` does without it; ``warp_specialized`` has an explicit TMA producer and
+            one or two consumer warpgroups in a persistent kernel, whose stages go on from tile to
+            tile. Where a tile has no 64 rows for each, b takes the place of a in wgmma.
 
     Raises:
         ScheduleError: A field has a value that no program could use.
@@ -61,14 +64,14 @@ class GemmSchedule:
     rasterization: Rasterization | None = _rasterization()
     smem_swizzle: Swizzle = one_of("auto", "64B", "32B", "none")
     epilogue_path: Literal["shared", "direct"] = one_of("shared", "direct")
-    variant: Variant = one_of("pipelined", "cp_async")
+    variant: Variant = one_of("pipelined", "cp_async", "warp_specialized")
 
     def __repr__(self) -> str:
         return _describe(self)
 
 
 OPTIONS: dict[str, tuple[object, ...]] = {
-    "num_stages": (0, 1, 2, 3, 4, 5, 6),
+    "num_stages": (0, 1, 2, 3, 4, 5, 6, 7, 8),
     "threads": (32, 64, 128, 256, 384, 512, 1024),
     "block_k": (16, 32, 64, 128),
     "block_n": (8, 16, 32, 64, 96, 128, 160, 192, 256),
@@ -76,76 +79,79 @@ OPTIONS: dict[str, tuple[object, ...]] = {
     "policy": ("square", "full_row", "full_col"),
     "smem_swizzle": ("auto", "64B", "32B", "none"),
     "epilogue_path": ("shared", "direct"),
-    "variant": ("pipelined", "cp_async"),
+    "variant": ("pipelined", "cp_async", "warp_specialized"),
 }
 
-# (block_m, block_n, threads, relative tensor-core rate once the chip is full), measured on an H200
-# with bf16 operands in "nt" layout for sm_90a, taken from CUTLASS's defaults for sm_80.
-_TILES = {
-    True: (
-        (128, 256, 256, 1.00),
-        (256, 128, 256, 0.98),
-        (128, 240, 256, 0.97),
-        (128, 224, 256, 0.98),
-        (128, 208, 256, 0.98),
-        (128, 192, 256, 0.98),
-        (128, 176, 256, 0.97),
-        (128, 160, 256, 0.95),
-        (192, 128, 384, 0.96),
-        (128, 128, 256, 0.90),
-        (128, 128, 128, 0.80),
-        (64, 256, 128, 0.80),
-        (64, 128, 128, 0.70),
-        (64, 64, 128, 0.55),
-        (64, 32, 128, 0.35),
-        (64, 16, 128, 0.2),
-    ),
-    False: (
-        (128, 256, 256, 1.00),
-        (256, 128, 256, 1.00),
-        (128, 128, 128, 0.95),
-        (64, 128, 128, 0.80),
-        (128, 64, 128, 0.80),
-        (64, 64, 128, 0.60),
-        (32, 64, 64, 0.40),
-        (16, 64, 64, 0.30),
-        (16, 32, 32, 0.20),
-    ),
-}
-_LAUNCH_US = 2.0  # prologue and epilogue of one wave of CTAs
+# From how many waves of full tiles on, and up to which m, the default is warp_specialized.
+_SPECIALIZED_FROM_WAVES, _SPECIALIZED_UP_TO_M = inf, 0
+_MAX_STAGES = 8
 
 
-def cost_us(spec: Gemm, target: Target, schedule: GemmSchedule) -> float:
-    """Return a rough time in microseconds, for ranking schedules and not for quoting."""
-    m, n, k = hint(spec.m), spec.n, max(spec.k, 1)
-    rates = {(t[0], t[1], t[2]): t[3] for t in _TILES[target.wgmma]}
-    rate = rates.get((schedule.block_m, schedule.block_n, schedule.threads), 0.5)
-    tiles = ceil(m / schedule.block_m) * ceil(n / schedule.block_n)
-    waves = ceil(tiles / target.sms)
-    k_padded = ceil(k / schedule.block_k) * schedule.block_k
-    slow = 2.0 if spec.dtype.bits == 32 else 1.0
-    flops = 2 * schedule.block_m * schedule.block_n * k_padded * slow
-    compute = flops * target.sms / (rate * target.tflops * 1e6)
-    moved = (schedule.block_m + schedule.block_n) * k_padded * spec.dtype.bytes
-    # L2 feeds all SMs together at about twice the DRAM bandwidth.
-    load = moved * min(tiles, target.sms) / (2.2 * target.bandwidth * 1e3)
-    in_flight = min(1.0, moved / k_padded * schedule.block_k * schedule.num_stages / 65536)
-    dram = spec.bytes({d.name: d.hint for d in spec.dynamic}) / (target.bandwidth * 1e3)
-    return max(waves * (max(compute, load / max(in_flight, 0.1)) + _LAUNCH_US), dram)
+def candidates(
+    spec: Gemm, target: Target, variant: Variant | Unset = UNSET
+) -> Iterator[GemmSchedule]:
+    """Yield different complete schedules in order of preference; not all need be legal.
 
-
-def candidates(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
-    """Yield different complete schedules in order of preference; not all need be legal."""
+    Args:
+        spec: What is computed.
+        target: The architecture.
+        variant: The variant that is asked for, if any: schedules made for it come first.
+    """
+    specialized = variant == "warp_specialized" or (
+        variant is UNSET and prefers_specialized(spec, target)
+    )
     seen = set()
-    for schedule in _ranked(spec, target):
+    for schedule in chain(_specialized(spec, target) if specialized else (), _ranked(spec, target)):
         if schedule not in seen:
             seen.add(schedule)
             yield schedule
 
 
+def prefers_specialized(spec: Gemm, target: Target) -> bool:
+    """Return whether the default is ``warp_specialized`` where that is legal."""
+    if not (target.tma and target.wgmma):
+        return False
+    waves = hint(spec.m) * spec.n / (128 * 256 * target.sms)
+    return waves >= _SPECIALIZED_FROM_WAVES or hint(spec.m) <= _SPECIALIZED_UP_TO_M
+
+
+def _specialized(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
+    """Yield ``warp_specialized`` schedules, each tile with as many stages as may fit."""
+    tiles = sorted(
+        (_complete_specialized(spec, target, tile) for tile in SPECIALIZED_TILES),
+        # Of tiles that cost the same, those that leave the fewest SMs without one in the last
+        # wave, and of these the smallest.
+        key=lambda s: (
+            cost_us(spec, target, s),
+            -tile_count(spec, s) % target.sms,
+            s.block_m * s.block_n,
+        ),
+    )
+    for schedule in tiles:
+        for num_stages in range(_MAX_STAGES, 1, -1):
+            yield evolve(schedule, num_stages=num_stages)
+
+
+def _complete_specialized(spec: Gemm, target: Target, tile: tuple[int, int, int]) -> GemmSchedule:
+    block_m, block_n, threads = tile
+    by_rows = block_m % (threads // 2) == 0  # 64 rows of a for each warpgroup of 128 threads
+    return GemmSchedule(
+        block_m=block_m,
+        block_n=block_n,
+        block_k=default_block_k(spec, target, block_m * block_n),
+        num_stages=_MAX_STAGES,
+        threads=threads,
+        policy="full_row" if by_rows else "full_col",
+        rasterization=default_rasterization(spec, target, block_m, block_n),
+        smem_swizzle="auto",
+        epilogue_path="shared",
+        variant="warp_specialized",
+    )
+
+
 def _ranked(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
     tiles = sorted(
-        (_complete(spec, target, tile) for tile in _TILES[target.wgmma] if _swizzles(spec, tile)),
+        (_complete(spec, target, tile) for tile in TILES[target.wgmma] if _swizzles(spec, tile)),
         key=lambda schedule: cost_us(spec, target, schedule),
     )
     rest = []

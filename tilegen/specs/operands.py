@@ -43,7 +43,9 @@ class Operand:
 RESERVED = frozenset(
     "acc bm bn ko i j x error kernel build main torch tilelang functional "
     "print out dtype sizes seed level checks make_linear_layout make_half_bank_swizzled_layout "
-    "make_quarter_bank_swizzled_layout".split()
+    "make_quarter_bank_swizzled_layout "
+    "sms cta tiles tiles_m tiles_n origin produce consume group first wave step slot m0 n0 "
+    "full empty tx".split()
 )
 
 

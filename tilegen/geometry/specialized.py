@@ -1,0 +1,51 @@
+"""How the ``warp_specialized`` GEMM splits its tile over warpgroups: numbers, without text."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from tilegen.geometry.warps import WGMMA_M
+from tilegen.schedules.gemm import GemmSchedule
+
+GROUP_THREADS = 128
+# Registers of a producer and of a consumer thread by consumer warpgroups: what setmaxnreg moves.
+# Producers of 24 registers, which would leave 240 for consumers, spill what finds their tile.
+# With one consumer warpgroup ptxas gives every thread what it asks for.
+REGISTERS = {1: None, 2: (40, 232)}
+FIRST_BARRIER = 8  # named barriers of consumers; TileLang takes 3 and up, one a branch, for its own
+MIN_STAGES = 2  # a consumer frees a slot when it has started on the next one
+
+
+def is_specialized(schedule: GemmSchedule) -> bool:
+    """Return whether the emitted kernel names its producer and consumer warpgroups itself."""
+    return schedule.variant == "warp_specialized"
+
+
+def groups(schedule: GemmSchedule) -> int:
+    """Return the consumer warpgroups, a last one that is not whole included."""
+    return ceil(schedule.threads / GROUP_THREADS)
+
+
+def is_swapped(schedule: GemmSchedule) -> bool:
+    """Return whether b is the operand whose rows warpgroup MMA takes 64 at a time.
+
+    That is so where a tile has no 64 rows of a for each warpgroup. The accumulator then holds
+    the transpose of the tile.
+    """
+    return is_specialized(schedule) and schedule.block_m % (WGMMA_M * groups(schedule)) != 0
+
+
+def part(schedule: GemmSchedule) -> tuple[int, int]:
+    """Return rows and columns of the part of a tile that a consumer warpgroup owns."""
+    if is_swapped(schedule):
+        return schedule.block_m, schedule.block_n // groups(schedule)
+    return schedule.block_m // groups(schedule), schedule.block_n
+
+
+def warp_split(schedule: GemmSchedule) -> tuple[int, int] | None:
+    """Return (warps along m, warps along n), or None where warpgroups own no whole MMA tiles."""
+    swapped, warps = is_swapped(schedule), schedule.threads // 32
+    rows = schedule.block_n if swapped else schedule.block_m
+    if schedule.threads % GROUP_THREADS or rows % (WGMMA_M * groups(schedule)):
+        return None
+    return (1, warps) if swapped else (warps, 1)

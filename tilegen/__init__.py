@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tilegen.simulate import simulate
     from tilegen.specs.gemm import Gemm
     from tilegen.targets import TARGETS, Target
+    from tilegen.tune import tune
     from tilegen.verify import verify
 
 __version__ = "0.1.0"
@@ -92,6 +93,7 @@ _MODULES = {
     "tilegen.simulate": ("simulate",),
     "tilegen.specs.gemm": ("Gemm",),
     "tilegen.targets": ("TARGETS", "Target"),
+    "tilegen.tune": ("tune",),
     "tilegen.verify": ("verify",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
@@ -135,6 +137,7 @@ __all__ = [
     "loads",
     "reference",
     "simulate",
+    "tune",
     "verify",
 ]
 

@@ -15,7 +15,7 @@ from tilegen.errors import SpecError, TilegenError, VerificationError
 from tilegen.explain import known_sizes, roofline
 from tilegen.kernel import Kernel
 from tilegen.program import Program, build
-from tilegen.race import Contender, Tensors, race
+from tilegen.race import Arena, Contender, Tensors, race
 from tilegen.reference import inputs
 from tilegen.schedules.fields import brief, differences
 from tilegen.scoreboard import Benchmark, Conditions, Row
@@ -59,22 +59,32 @@ def bench(
         SpecError: A name in ``against`` is unknown, or there is nothing to time.
         TilegenError: There is no GPU.
     """
-    if not torch.cuda.is_available():
-        raise TilegenError("bench times kernels, and there is no GPU that torch can use")
+    require_gpu("bench")
     program = program_of(subject, target)
     others = (against,) if isinstance(against, (str, Program)) else tuple(against)
-    conditions = Conditions(
+    conditions = conditions_here(rounds, seed)
+    device = torch.device("cuda", torch.cuda.current_device())
+    found = contest(program, others, sizes or {}, conditions, device, GpuStopwatch())
+    if found.subject.refused:
+        raise VerificationError(f"{found.kernel}: {found.subject.refused}", found)
+    return found
+
+
+def require_gpu(verb: str) -> None:
+    """Raise a TilegenError where there is no GPU."""
+    if not torch.cuda.is_available():
+        raise TilegenError(f"{verb} times kernels, and there is no GPU that torch can use")
+
+
+def conditions_here(rounds: int, seed: int) -> Conditions:
+    """Return the conditions of a measurement on the current GPU, today."""
+    return Conditions(
         device=torch.cuda.get_device_name(),
         versions={name: versions()[name] for name in ("tilegen", "tilelang", "torch", "nvcc")},
         date=date.today().isoformat(),
         rounds=rounds,
         seed=seed,
     )
-    device = torch.device("cuda", torch.cuda.current_device())
-    found = contest(program, others, sizes or {}, conditions, device, GpuStopwatch())
-    if found.subject.refused:
-        raise VerificationError(f"{found.kernel}: {found.subject.refused}", found)
-    return found
 
 
 def program_of(subject: Any, target: str | Target | None) -> Program:
@@ -121,8 +131,8 @@ def contest(
         )
     generator = torch.Generator(device).manual_seed(conditions.seed)
     operands = inputs(spec, known, generator)
-    with torch.no_grad(), _tf32(spec):
-        entries = [(_own(SUBJECT, program), ""), *(_entry(program, name) for name in against)]
+    with torch.no_grad(), tf32(spec):
+        entries = [(own(SUBJECT, program), ""), *(_entry(program, name) for name in against)]
         contenders = [entry for entry, _ in entries]
         names = [contender.name for contender in contenders]
         if len(set(names)) < len(names):
@@ -132,9 +142,7 @@ def contest(
         lines = {c.name: roofline(c.spec, program.target, known) for c in contenders}
         result = race(
             [contender for contender, reason in entries if not reason],
-            operands,
-            known,
-            watch,
+            Arena(operands, known, watch),
             rounds=conditions.rounds,
             bounds_us={name: line.bound_us for name, line in lines.items()},
         )
@@ -152,7 +160,7 @@ def contest(
     )
 
 
-def _own(name: str, program: Program) -> Contender:
+def own(name: str, program: Program) -> Contender:
     """Return a kernel of tilegen's as a contender."""
     kernel = Kernel(program)
 
@@ -174,13 +182,13 @@ def _entry(program: Program, other: str | Program) -> tuple[Contender, str]:
     if isinstance(other, Program):
         if other.spec != spec:
             raise SpecError("computes something else", rule="against", field="against", value=other)
-        return _own(differences(other.schedule, program.schedule) or SUBJECT, other), ""
+        return own(differences(other.schedule, program.schedule) or SUBJECT, other), ""
     if other == "default":
-        return _own(other, build(spec, target=program.target, schedule="default")), ""
+        return own(other, build(spec, target=program.target, schedule="default")), ""
     if other == "plain":
         if not spec.epilogue:
             return _absent(other, spec), "the spec has no chain to leave out"
-        return _own(other, build(evolve(spec, epilogue=()), target=program.target)), ""
+        return own(other, build(evolve(spec, epilogue=()), target=program.target)), ""
     peers = program.family.part("peers")
     if other not in peers:
         raise SpecError(
@@ -196,6 +204,20 @@ def _entry(program: Program, other: str | Program) -> tuple[Contender, str]:
         return _absent(other, spec), f"{error.message}; {error.hint}"
 
 
+def _sibling(program: Program, name: str) -> Program:
+    """Return the program of one of tilegen's own contenders."""
+    if name == "default":
+        return build(program.spec, target=program.target, schedule="default")
+    return build(evolve(program.spec, epilogue=()), target=program.target)
+
+
+def programs_of(program: Program, against: Sequence[str | Program]) -> list[Program]:
+    """Return every program that a benchmark compiles."""
+    names = [other for other in against if isinstance(other, str) and other in OWN]
+    others = [other for other in against if isinstance(other, Program)]
+    return [program, *others, *(_sibling(program, name) for name in names)]
+
+
 def _absent(name: str, spec: Any) -> Contender:
     """Return a contender that is in the table and does not run."""
 
@@ -206,7 +228,7 @@ def _absent(name: str, spec: Any) -> Contender:
 
 
 @contextmanager
-def _tf32(spec: Any) -> Iterator[None]:
+def tf32(spec: Any) -> Iterator[None]:
     """Let PyTorch multiply float32 as the spec does."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if spec.dtype == DType.float32 else before)

@@ -25,7 +25,6 @@ from typing import TypeVar
 
 import platformdirs
 from attrs import frozen
-from filelock import FileLock
 
 _T = TypeVar("_T")
 _MANIFEST, _FORMAT = "manifest.json", 1
@@ -79,6 +78,13 @@ def cache_dir() -> Path:
         except OSError as error:
             return _retreat(f"{wanted} cannot be written ({error.strerror})")
         return _roots[wanted]
+
+
+def peek() -> Path | None:
+    """Return the folder that `cache_dir` would try first, without making it, or None for none."""
+    wanted = _wanted()
+    with _roots_lock:
+        return _roots.get(wanted, wanted)
 
 
 def read_entry(digest: str, kind: str) -> Entry | None:
@@ -227,6 +233,8 @@ def _written(write: Callable[[Path], _T]) -> _T:
 
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
+    from filelock import FileLock  # here, since it is slow to import and building a program is not
+
     path = cache_dir() / _LOCKS / f"{name}.lock"
     lock = FileLock(path)
     with suppress(OSError, NotImplementedError):

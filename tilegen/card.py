@@ -91,14 +91,14 @@ class Choice:
     Attributes:
         field: Its name.
         value: Its value as Python text.
-        origin: ``given`` where it takes the field to make this schedule, else ``default``: what
-            tilegen chooses to go with the given ones.
+        origin: ``given`` or ``tuned`` where it takes the field to make this schedule, else
+            ``default``: what tilegen chooses to go with those.
         reason: The rule that refuses the next larger value, or "".
     """
 
     field: str
     value: str
-    origin: Literal["default", "given"]
+    origin: Literal["default", "given", "tuned"]
     reason: str
 
 
@@ -135,6 +135,7 @@ class Card:
         saved_us: Their time at the memory bandwidth.
         ranking: Where the schedule stands.
         choices: The schedule, field by field.
+        tuned: What is recorded of tuned schedules for the spec at its hints, a line each.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Card:
     saved_us: float
     ranking: Ranking
     choices: tuple[Choice, ...]
+    tuned: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the card as plain values."""
@@ -178,6 +180,8 @@ class Card:
             lines.append(f"next tile {rank.runner_up}: {_us(rank.runner_up_us)}")
         lines += [f"passed over {text}" for text in rank.passed_over]
         yield "ranking", "\n".join(lines)
+        if self.tuned:
+            yield "tuned", "\n".join(self.tuned)
         for choice in self.choices:
             reason = f"; {choice.reason}" if choice.reason else ""
             yield choice.field, f"{choice.value} ({choice.origin}){reason}"

@@ -17,6 +17,8 @@ from tilegen.program import build
 from tilegen.rules.rule import violations
 from tilegen.schedules.fields import UNSET
 
+from tilegen.tuning.choice import Found, choose
+
 if TYPE_CHECKING:
     from tilegen.program import Program
     from tilegen.targets import Target
@@ -35,6 +37,7 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Card:
     savings = tuple(_savings(program.spec, sizes))
     given = _given(program)
     saved = sum(saving.bytes for saving in savings)
+    tuned = choose(program.spec, program.target)
     return Card(
         name=program.name,
         operation=program.geometry.title,
@@ -46,8 +49,25 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Card:
         saved_bytes=saved,
         saved_us=_memory_us(program.target, saved),
         ranking=_ranking(program, given),
-        choices=tuple(_choices(program, given)),
+        choices=tuple(_choices(program, given, _is_tuned(program, tuned))),
+        tuned=tuple(_tuned(program, tuned)),
     )
+
+
+def _is_tuned(program: Program, found: Found) -> bool:
+    return found.program is not None and found.program.schedule == program.schedule
+
+
+def _tuned(program: Program, found: Found) -> Iterator[str]:
+    """Yield what there is of tuned schedules for the spec, and whether the program has it."""
+    if found.record is not None:
+        it = found.record.validated
+        figures = f"{it.get('us')} us on {it.get('device')}, {it.get('date')}; {found.source}"
+        if _is_tuned(program, found):
+            yield f"this schedule: {figures}"
+        else:
+            yield f"another schedule, which this one was not taken from: {figures}"
+    yield from (f"not used: {reason}" for reason in found.unused)
 
 
 def known_sizes(spec: Any, asked: Mapping[str, int]) -> dict[str, int]:
@@ -188,7 +208,7 @@ def _refusal(program: Program, schedule: Any) -> str:
     return ""
 
 
-def _choices(program: Program, given: Mapping[str, Any]) -> Iterator[Choice]:
+def _choices(program: Program, given: Mapping[str, Any], is_tuned: bool) -> Iterator[Choice]:
     options = program.family.part("options")
     for name, value in _fields(program.schedule).items():
         larger = [
@@ -204,7 +224,7 @@ def _choices(program: Program, given: Mapping[str, Any]) -> Iterator[Choice]:
         yield Choice(
             field=name,
             value=repr(value),
-            origin="given" if name in given else "default",
+            origin=("tuned" if is_tuned else "given") if name in given else "default",
             reason=reason,
         )
 

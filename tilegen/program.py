@@ -238,8 +238,8 @@ def build(spec: Any, *, target: object = None, schedule: object = "auto") -> Pro
     Args:
         spec: Such as ``tg.Gemm(...)``.
         target: A target's name; None is the current GPU.
-        schedule: ``"auto"`` or ``"default"``, or a schedule, whose unset fields are chosen to go
-            with the set ones.
+        schedule: ``"auto"``, a tuned schedule where one is known, else the default;
+            ``"default"``; or a schedule, whose unset fields are chosen to go with the set ones.
 
     Raises:
         LegalityError: A rule refuses the program.
@@ -256,6 +256,9 @@ def build(spec: Any, *, target: object = None, schedule: object = "auto") -> Pro
                 value=schedule,
                 hint=f'use "auto", "default" or tg.{kind.__name__}(...)',
             )
+        tuned = _tuned(spec, where, target is None) if schedule == "auto" else None
+        if tuned is not None:
+            return tuned
         schedule = kind()
     if not isinstance(schedule, kind):
         raise ScheduleError(
@@ -266,6 +269,18 @@ def build(spec: Any, *, target: object = None, schedule: object = "auto") -> Pro
             hint=f"use tg.{kind.__name__}(...)",
         )
     return _select(family, spec, where, (), set_fields(schedule))
+
+
+def _tuned(spec: Any, target: Target, is_here: bool) -> Program | None:
+    """Return the program of the tuned schedule for ``spec``, or None where none can be used."""
+    from tilegen.tuning.choice import choose
+
+    def device() -> str:
+        import torch
+
+        return torch.cuda.get_device_name()
+
+    return choose(spec, target, device=device if is_here else str).program
 
 
 def _select(

@@ -86,11 +86,87 @@ def truth(spec: Any, operands: Tensors) -> Truth:
     return Truth(expected, family.part("tolerance")(spec, operands, expected))
 
 
+class Arena:
+    """Operands, and what becomes of contenders on them; what was worked out once is kept.
+
+    Args:
+        operands: Every operand by name, on one device.
+        sizes: Dynamic sizes by name.
+        watch: What measures.
+    """
+
+    def __init__(self, operands: Tensors, sizes: Mapping[str, int], watch: Stopwatch) -> None:
+        self._operands, self._sizes, self._watch = operands, sizes, watch
+        self._truths: dict[Any, Truth] = {}
+        self._graphs: dict[tuple[Contender, int], Call | str] = {}
+        self._sets: list[dict[str, torch.Tensor]] = []
+
+    def fault(self, contender: Contender) -> str:
+        """Return what is wrong with a contender's outputs, or ""."""
+        return fault(contender, self._operands, self._sizes, self.truth(contender.spec))
+
+    def time(self, contenders: Sequence[Contender], rounds: int) -> Race:
+        """Return the times of contenders that are right."""
+        calls = {c.name: c.bind(self._operands, self._blank(c.spec)) for c in contenders}
+        timings = alternate(self._watch, calls, 3) if calls else {}
+        if not timings or min(timing.us for timing in timings.values()) >= GRAPH_BELOW_US:
+            timings = alternate(self._watch, calls, rounds) if calls else {}
+            return Race(finishes={name: Finish(timing=t) for name, t in timings.items()})
+        copies = _copies(contenders, self._sizes)
+        graphs = {c.name: self._graph(c, copies) for c in contenders}
+        replays = {name: graph for name, graph in graphs.items() if not isinstance(graph, str)}
+        timings = alternate(self._watch, replays, rounds) if replays else {}
+        finishes = {
+            name: Finish(refused=graph)
+            if isinstance(graph, str)
+            else Finish(timing=timings[name].per(copies))
+            for name, graph in graphs.items()
+        }
+        return Race(finishes=finishes, calls=copies)
+
+    def forget(self, contender: Contender) -> None:
+        """Free what is kept of a contender."""
+        for key in [key for key in self._graphs if key[0] is contender]:
+            del self._graphs[key]
+
+    def truth(self, spec: Any) -> Truth:
+        """Return what the outputs of ``spec`` should be, worked out once."""
+        if spec not in self._truths:
+            self._truths[spec] = truth(spec, self._operands)
+        return self._truths[spec]
+
+    def _blank(self, spec: Any) -> dict[str, torch.Tensor]:
+        return blank(spec, self._sizes, self._operands)
+
+    def _graph(self, contender: Contender, copies: int) -> Call | str:
+        """Return what replays a graph of a contender on inputs in turn, or why there is none."""
+        key = (contender, copies)
+        if key not in self._graphs:
+            while len(self._sets) < copies:
+                self._sets.append({n: tensor.clone() for n, tensor in self._operands.items()})
+            self._graphs[key] = self._captured(contender, copies)
+        return self._graphs[key]
+
+    def _captured(self, contender: Contender, copies: int) -> Call | str:
+        spec = contender.spec
+        calls = [contender.bind(inputs, self._blank(spec)) for inputs in self._sets[:copies]]
+        try:
+            captured = self._watch.capture(calls)
+        except RuntimeError as error:
+            return f"cannot be captured in a CUDA graph: {first_line(error)}"
+        for outputs in captured.results:
+            for tensor in outputs.values():
+                tensor.fill_(torch.nan)
+        captured.replay()
+        expected = self.truth(spec)
+        wrong = (_strayed(spec, outputs, expected) for outputs in captured.results)
+        found = next(filter(None, wrong), "")
+        return f"a replay of its CUDA graph is wrong: {found}" if found else captured.replay
+
+
 def race(
     contenders: Sequence[Contender],
-    operands: Tensors,
-    sizes: Mapping[str, int],
-    watch: Stopwatch,
+    arena: Arena,
     *,
     rounds: int,
     bounds_us: Mapping[str, float],
@@ -99,48 +175,27 @@ def race(
 
     Args:
         contenders: With different names.
-        operands: Every operand of their specs by name, on one device.
-        sizes: Dynamic sizes by name.
-        watch: What measures.
+        arena: Where they run.
         rounds: How often each is timed.
         bounds_us: By contender, the time below which no kernel gets by the target's record.
     """
-    truths: dict[Any, Truth] = {}
-    faults: dict[str, str] = {}
-    for contender in contenders:
-        spec = contender.spec
-        truths[spec] = truths.get(spec) or truth(spec, operands)
-        faults[contender.name] = fault(contender, operands, sizes, truths[spec])
-    sound = [contender for contender in contenders if not faults[contender.name]]
-    calls = {c.name: c.bind(operands, blank(c.spec, sizes, operands)) for c in sound}
-    timings = alternate(watch, calls, 3) if calls else {}
-    copies = 0
-    if timings and min(timing.us for timing in timings.values()) < GRAPH_BELOW_US:
-        copies = _copies(sound, sizes)
-        replays, broken = graphs(sound, truths, operands, sizes, watch, copies)
-        faults |= broken
-        timings = alternate(watch, replays, rounds) if replays else {}
-        timings = {name: timing.per(copies) for name, timing in timings.items()}
-    elif timings:
-        timings = alternate(watch, calls, rounds)
-    found = {c.name: _finish(c.name, faults, timings, bounds_us) for c in contenders}
-    return Race(finishes=found, calls=copies)
+    faults = {contender.name: arena.fault(contender) for contender in contenders}
+    timed = arena.time([c for c in contenders if not faults[c.name]], rounds)
+    finishes = {
+        name: Finish(refused=fault) if fault else plausible(timed.finishes[name], bounds_us[name])
+        for name, fault in faults.items()
+    }
+    return Race(finishes=finishes, calls=timed.calls)
 
 
-def _finish(
-    name: str,
-    faults: Mapping[str, str],
-    timings: Mapping[str, Timing],
-    bounds_us: Mapping[str, float],
-) -> Finish:
-    if faults[name]:
-        return Finish(refused=faults[name])
-    bound, us = bounds_us[name], timings[name].us
-    if us * ABSURD < bound:
-        return Finish(
-            refused=f"{us:.3g} us is absurd: no kernel takes less than {bound / ABSURD:.3g} us here"
-        )
-    return Finish(timing=timings[name])
+def plausible(finish: Finish, bound_us: float) -> Finish:
+    """Return a finish, without a time that no kernel on the target's card can have."""
+    if finish.timing is None or finish.timing.us * ABSURD >= bound_us:
+        return finish
+    least = bound_us / ABSURD
+    return Finish(
+        refused=f"{finish.timing.us:.3g} us is absurd: no kernel takes less than {least:.3g} us"
+    )
 
 
 def _copies(contenders: Sequence[Contender], sizes: Mapping[str, int]) -> int:
@@ -158,37 +213,6 @@ def blank(spec: Any, sizes: Mapping[str, int], operands: Tensors) -> dict[str, t
         )
         for output in spec.outputs
     }
-
-
-def graphs(
-    contenders: Sequence[Contender],
-    truths: Mapping[Any, Truth],
-    operands: Tensors,
-    sizes: Mapping[str, int],
-    watch: Stopwatch,
-    copies: int,
-) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return what replays a graph of each contender, and why there is none for others."""
-    sets = [{name: tensor.clone() for name, tensor in operands.items()} for _ in range(copies)]
-    replays, broken = {}, {}
-    for contender in contenders:
-        spec = contender.spec
-        calls = [contender.bind(inputs, blank(spec, sizes, operands)) for inputs in sets]
-        try:
-            captured = watch.capture(calls)
-        except RuntimeError as error:
-            broken[contender.name] = f"cannot be captured in a CUDA graph: {first_line(error)}"
-            continue
-        for outputs in captured.results:
-            for tensor in outputs.values():
-                tensor.fill_(torch.nan)
-        captured.replay()
-        wrong = (_strayed(spec, outputs, truths[spec]) for outputs in captured.results)
-        if found := next(filter(None, wrong), ""):
-            broken[contender.name] = f"a replay of its CUDA graph is wrong: {found}"
-        else:
-            replays[contender.name] = captured.replay
-    return replays, broken
 
 
 def fault(

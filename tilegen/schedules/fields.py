@@ -98,7 +98,8 @@ def describe(schedule: AttrsInstance) -> str:
 def brief(schedule: AttrsInstance) -> str:
     """Return what a schedule is told from most others by, such as ``128x256x64, 4 stages``."""
     values = set_fields(schedule)
-    parts = ["x".join(str(value) for name, value in values.items() if name.startswith("block_"))]
+    blocks = (v for name, v in values.items() if name.startswith("block_") and v is not None)
+    parts = ["x".join(map(str, blocks))]
     if "num_stages" in values:
         parts.append(f"{values['num_stages']} stages")
     if "variant" in values:

@@ -1,0 +1,1 @@
+"""The parts of the tuner: the space it searches, the laboratory, the search, and the records."""

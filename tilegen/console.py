@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
@@ -48,6 +48,18 @@ def rows(pairs: Iterable[tuple[str, object]]) -> None:
         Console(highlight=False, markup=False).print(table)
     else:
         click.echo(aligned(pairs))
+
+
+def table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    """Print a table: laid out on a terminal, else as Markdown."""
+    if sys.stdout.isatty():
+        made = Table(*heads, box=None, padding=(0, 2, 0, 0), header_style="cyan")
+        for line in lines:
+            made.add_row(*line)
+        Console(highlight=False, markup=False).print(made)
+    else:
+        for cells in (heads, ["---"] * len(heads), *lines):
+            click.echo(f"| {' | '.join(cells)} |")
 
 
 @contextmanager

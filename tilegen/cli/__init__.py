@@ -6,7 +6,9 @@ refused. Results go to stdout, messages and progress to stderr.
 
 from tilegen.cli.commands import main
 from tilegen.cli.fuzzing import fuzz
+from tilegen.cli.measuring import bench, tune
 
-main.add_command(fuzz)
+for command in (fuzz, bench, tune):
+    main.add_command(command)
 
 __all__ = ["main"]

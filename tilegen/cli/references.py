@@ -31,17 +31,42 @@ def program(reference: str, target: str | None, schedule: str | None) -> Program
         click.UsageError: A reference names nothing, or something else.
         RefusedError: The program is refused.
     """
+    return _program(reference, _value(reference), target, schedule)
+
+
+def programs(reference: str, target: str | None, schedule: str | None) -> list[Program]:
+    """Return the programs that are asked for, where a reference may name a sequence of specs.
+
+    Raises:
+        click.UsageError: As `program` does.
+        RefusedError: A program is refused.
+    """
+    return [_program(reference, named, target, schedule) for named in _each(reference)]
+
+
+def specs(reference: str) -> list[Any]:
+    """Return the specs that a reference names: one, or a sequence of them.
+
+    Raises:
+        click.UsageError: It names nothing, or something else.
+    """
+    return [_spec(reference, named) for named in _each(reference)]
+
+
+def _each(reference: str) -> list[Any]:
+    named = _value(reference)
+    return list(named) if isinstance(named, (tuple, list)) else [named]
+
+
+def _program(reference: str, named: Any, target: str | None, schedule: str | None) -> Program:
     from tilegen.program import Program, build
 
-    named = _value(reference)
     if isinstance(named, Program):
         if target is None and schedule is None:
             return named
         spec, chosen, where = named.spec, named.schedule, named.target
-    elif hasattr(named, "family"):
-        spec, chosen, where = named, "auto", None
     else:
-        raise click.UsageError(f"{reference} is a {type(named).__name__}, not a spec or a program")
+        spec, chosen, where = _spec(reference, named), "auto", None
     if schedule is not None:
         chosen = schedule if schedule in ("auto", "default") else _value(schedule)
     try:
@@ -60,7 +85,19 @@ def spec(reference: str) -> Any:
     Raises:
         click.UsageError: It names nothing, or neither a spec nor a program.
     """
-    named = _value(reference)
+    return _spec(reference, _value(reference))
+
+
+def schedules(reference: str) -> list[Any]:
+    """Return the schedules that a reference names: one, or a sequence of them.
+
+    Raises:
+        click.UsageError: It names nothing.
+    """
+    return _each(reference)
+
+
+def _spec(reference: str, named: Any) -> Any:
     found = getattr(named, "spec", named)
     if not hasattr(found, "family"):
         raise click.UsageError(f"{reference} is a {type(named).__name__}, not a spec or a program")

@@ -1,0 +1,100 @@
+"""The warp_specialized GEMM on a GPU: values of each tile shape, layout, tail and way out."""
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+from gpu.test_gemm import CHAINS, LAYOUTS, OPS, check, compile_text, gemm
+
+import tilegen as tg
+from tilegen.schedules.gemm import GemmSchedule
+
+pytestmark = pytest.mark.gpu
+
+TILES = {
+    "wide": {"block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 3, "threads": 256},
+    "tall": {"block_m": 256, "block_n": 128, "block_k": 64, "num_stages": 2, "threads": 256},
+    "one_group": {"block_m": 64, "block_n": 128, "block_k": 64, "num_stages": 4, "threads": 128},
+    "swapped": {"block_m": 16, "block_n": 64, "block_k": 64, "num_stages": 5, "threads": 128},
+    "swapped_two": {"block_m": 48, "block_n": 128, "block_k": 64, "num_stages": 4, "threads": 256},
+}
+SHAPES = {
+    "wide": (3000, 2312, 520),
+    "tall": (4096, 2048, 1024),
+    "one_group": (2000, 1992, 264),
+    "swapped": (8, 9000, 520),
+    "swapped_two": (104, 9000, 1032),
+}
+
+
+def schedule(tile, **fields):
+    return GemmSchedule(**{**TILES[tile], **fields}, variant="warp_specialized")
+
+
+def cases():
+    """Yield spec, schedule and a name."""
+    for (tile, shape), layout in zip(
+        [*SHAPES.items()] * 4, [letters for letters in LAYOUTS for _ in SHAPES], strict=True
+    ):
+        chain = CHAINS["bias_gelu"] if tile == "wide" else CHAINS["bias_gelu_store"]
+        stages = {"num_stages": 2} if tile in ("wide", "tall") else {}
+        yield gemm(shape, chain, layout), schedule(tile, **stages), f"{tile}-{layout}"
+    for name, chain in OPS.items():
+        for tile in ("one_group", "swapped"):
+            for numerics in ("fused", "eager"):
+                spec = gemm(SHAPES[tile], chain, "nt", "float16", numerics=numerics)
+                yield spec, schedule(tile, num_stages=2), f"{name}-{tile}-{numerics}"
+    for tile in ("wide", "swapped_two"):
+        m, _, _ = SHAPES[tile]
+        for order in (None, tg.Rasterization(5), tg.Rasterization(3, "column")):
+            spec = gemm((m, 5000, 136), CHAINS["bias_residual"], "nt")
+            yield spec, schedule(tile, num_stages=3, rasterization=order), f"{tile}-{order}"
+        direct = schedule(tile, epilogue_path="direct")
+        yield gemm((m, 1000, 512), CHAINS["bias_gelu"], "nt"), direct, f"{tile}-direct"
+        short = gemm((m, 9000, 64), CHAINS["none"], "tn")
+        yield short, schedule(tile, num_stages=2), f"{tile}-one_step"
+    for tile in ("one_group", "swapped"):
+        m, _, _ = SHAPES[tile]
+        spec = gemm((m, 1000, 500), CHAINS["bias_gelu"], "nt", "float32", compute="tf32")
+        yield spec, schedule(tile, block_k=32), f"{tile}-tf32"
+        odd = gemm((m - 1, 1001, 512), CHAINS["bias_residual"], "nt", "float16")
+        yield odd, schedule(tile), f"{tile}-odd_rows"
+
+
+CASES = list(cases())
+DYNAMIC = {
+    tile: gemm((tg.dyn("m", hint=hint), 1032, 520), CHAINS["bias_residual"], layout)
+    for tile, hint, layout in (("wide", 4096, "nt"), ("swapped", 16, "nn"))
+}
+
+
+def program_of(spec, asked):
+    return tg.build(spec, target="sm_90a", schedule=asked)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """Compile everything the module runs, on all cores."""
+    programs = [program_of(spec, asked) for spec, asked, _ in CASES]
+    programs += [program_of(spec, schedule(tile)) for tile, spec in DYNAMIC.items()]
+    texts = {program.digest: tg.dumps(program) for program in programs}
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        for _ in pool.map(compile_text, texts.values()):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked"), [case[:2] for case in CASES], ids=[name for *_, name in CASES]
+)
+def test_values(spec, asked):
+    program = program_of(spec, asked)
+    assert program.geometry.specialized
+    check(spec, program.compile())
+
+
+@pytest.mark.parametrize("tile", DYNAMIC)
+def test_one_kernel_serves_every_m(tile):
+    kernel = program_of(DYNAMIC[tile], schedule(tile)).compile()
+    for m in (0, 1, 15, 16, 17, 63, 64, 65, 127, 129, 1000, 4096):
+        check(DYNAMIC[tile], kernel, seed=m, m=m)

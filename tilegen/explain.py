@@ -16,7 +16,6 @@ from tilegen.errors import LegalityError, SpecError
 from tilegen.program import build
 from tilegen.rules.rule import violations
 from tilegen.schedules.fields import UNSET
-
 from tilegen.tuning.choice import Found, choose
 
 if TYPE_CHECKING:

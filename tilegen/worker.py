@@ -12,12 +12,13 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 from tilegen.errors import TilegenError
@@ -40,14 +41,19 @@ class Worker:
     Args:
         subject: Class of the object as ``module:name``.
         args: What it is made with; has to be picklable, as have arguments and results.
+        environment: Variables that the process has on top of ours.
     """
 
-    def __init__(self, subject: str, *args: Any) -> None:
+    def __init__(
+        self, subject: str, *args: Any, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._made_by = (subject, args)
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: Connection | None = None
         self._log = tempfile.TemporaryFile()
         weakref.finalize(self, self._log.close)  # a thread may read it until the very end
+        self._lock = Lock()  # of starting and closing
         self._closed = False
 
     def ask(self, method: str, *args: Any, seconds: float) -> Any:
@@ -70,26 +76,38 @@ class Worker:
             raise FailedError(value)
         return value
 
+    def start(self) -> None:
+        """Start the process now, if there is none.
+
+        Raises:
+            LostError: It did not come up.
+            FailedError: The object could not be made.
+        """
+        try:
+            self._started()
+        except (EOFError, OSError) as error:
+            raise LostError(self._last_words()) from error
+
     def _started(self) -> Connection:
-        if self._closed:
-            raise LostError("is closed")
         if self._socket is not None:
             return self._socket
         ours, theirs = Pipe()
         self._log.seek(0)
         self._log.truncate()
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,
-        )
+        with self._lock:
+            if self._closed:
+                raise LostError("is closed")
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env={**os.environ, "PYTHONPATH": path, **self._environment},
+                start_new_session=True,
+            )
         theirs.close()
-        self._socket = ours
         ours.send(self._made_by)
         if not ours.poll(_START_SECONDS):
             self.stop()
@@ -98,6 +116,7 @@ class Worker:
         if not sound:
             self.stop()
             raise FailedError(value)
+        self._socket = ours
         return ours
 
     def _last_words(self) -> str:
@@ -115,7 +134,8 @@ class Worker:
 
     def close(self) -> None:
         """Kill the process for good: a call that waits for it, or comes later, is lost."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         self.stop()
 
     def stop(self) -> None:

@@ -39,6 +39,7 @@ FAULTS = {
     "wrong": variant(block_m=64, block_n=64, block_k=16),
     "fails": variant(block_m=64, block_n=64, block_k=32),
     "unwritten": variant(block_m=64, block_n=16, block_k=16),
+    "raises": variant(block_m=128, block_n=16, block_k=16),
     "absurd": variant(block_m=64, block_n=16, block_k=32),
 }
 
@@ -78,12 +79,17 @@ class _Watch:
 class FakeLab(Lab):
     """Checks with the real comparison, on the CPU."""
 
+    _is_dead = False
+
     def __init__(self, spec: Any, sizes: dict[str, int], seed: int, device: int) -> None:
         watch: Any = _Watch()
         self._setup(spec, sizes, seed, torch.device("cpu"), watch)
 
     def _entry(self, program: tg.Program) -> Contender:
         schedule = program.schedule
+        if schedule == FAULTS["raises"] or self._is_dead:
+            self._is_dead = True  # as a process is whose kernel read beyond memory
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if schedule == FAULTS["hangs"]:
             time.sleep(600)
         if schedule == FAULTS["dies"]:

@@ -43,7 +43,7 @@ class Crew:
     """Hands out requests to worker processes; a context, which stops them when it is left.
 
     Args:
-        lab: What the laboratory is made with.
+        lab: What the laboratory is made with; nothing where only programs are compiled.
         jobs: Number of compilers; None leaves one core to the laboratory.
         subjects: Classes of the compilers and of the laboratory, as ``module:name``.
         screen_seconds: What screening a candidate may take.
@@ -59,8 +59,10 @@ class Crew:
     ) -> None:
         self.jobs = jobs or max(1, cores() - 1)
         self._seconds = screen_seconds
+        self._has_lab = bool(lab)
         self._lab = Worker(subjects[1], *lab)
-        self._compilers = [Worker(subjects[0]) for _ in range(self.jobs)]
+        hidden = {"CUDA_VISIBLE_DEVICES": ""}  # compilers have no business on the GPU
+        self._compilers = [Worker(subjects[0], environment=hidden) for _ in range(self.jobs)]
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._compilers:
             self._idle.put(worker)
@@ -68,6 +70,8 @@ class Crew:
         self._bench = ThreadPoolExecutor(1)  # the laboratory answers one request at a time
 
     def __enter__(self) -> Crew:
+        if self._has_lab:  # it comes up while the first candidates are compiled
+            self._bench.submit(lambda: _answer(self._lab.start))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,10 +101,14 @@ class Crew:
         return self._asked("final", list(programs), rounds)
 
     def _asked(self, method: str, *args: Any) -> Future[Answer]:
-        ask = self._lab.ask
-        return self._bench.submit(
-            lambda: _answer(lambda: ask(method, *args, seconds=self._seconds))
-        )
+        def ask() -> Answer:
+            lab = self._lab
+            answer = _answer(lambda: lab.ask(method, *args, seconds=self._seconds))
+            if answer.status == "failed":  # the GPU may be lost to that process
+                lab.stop()
+            return answer
+
+        return self._bench.submit(ask)
 
 
 def compile_all(programs: Sequence[Program], *, jobs: int | None = None) -> None:

@@ -11,7 +11,8 @@ from tilegen.race import Arena, Contender
 from tilegen.reference import inputs
 from tilegen.timing import GpuStopwatch, alternate
 
-pytestmark = pytest.mark.gpu
+# torch.compile's own imports warn of what they use.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
 SQUARE = tg.Gemm(m=4096, n=4096, k=4096, dtype="bfloat16", layout="nt")
 FUSED = tg.Gemm(m=2048, n=4096, k=1024, dtype="float16", layout="nt") | tg.Bias() | tg.Gelu("tanh")

@@ -6,6 +6,7 @@ found. Files are replaced whole, under a lock; what cannot be read is never beli
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tempfile
@@ -68,6 +69,7 @@ def bucket(sizes: Mapping[str, int]) -> dict[str, int]:
     return {name: 1 << max(0, size - 1).bit_length() for name, size in sorted(sizes.items())}
 
 
+@functools.cache
 def tilelang_version() -> str:
     """Return the version of the installed TileLang, or ``none``."""
     try:
@@ -94,7 +96,7 @@ def find(
         target: Name of the target.
         device: Tells the name of the GPU, whose records come before others.
     """
-    wanted, here = "", tilelang_version()
+    wanted = ""
     origins: tuple[Origin, ...] = ("user", "shipped")
     for origin in origins:
         path = place(target, origin)
@@ -105,7 +107,7 @@ def find(
         sizes = bucket({dyn.name: dyn.hint for dyn in spec.dynamic})
         found = [r for r in records.get(wanted, ()) if r.bucket == sizes and r.target == target]
         if len(found) > 1:
-            name = device()
+            name, here = device(), tilelang_version()
             found.sort(key=lambda r: (r.tilelang != here, r.validated.get("device") != name))
         for record in found:
             yield origin, record

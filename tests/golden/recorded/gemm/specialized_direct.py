@@ -68,17 +68,21 @@ def build(sms=132):
         acc = T.alloc_fragment((PART_N, PART_M), "float32")
         T.inc_max_nreg(232)
         for wave in T.serial(T.ceildiv(tiles - cta, sms)):
-            step = wave * STEPS
-            T.barrier_wait(full[step % STAGES], step // STAGES % 2)
-            T.wgmma_gemm(
-                b_shared[step % STAGES, :, :],
-                a_shared[step % STAGES, :, :],
-                acc,
-                transpose_B=True,
-                clear_accum=True,
-            )
-            T.wait_wgmma(0)
-            T.barrier_arrive(empty[(step + STEPS - 1) % STAGES])
+            T.clear(acc)
+            for ko in T.serial(STEPS):
+                step = wave * STEPS + ko
+                slot = step % STAGES
+                T.barrier_wait(full[slot], step // STAGES % 2)
+                T.wgmma_gemm(
+                    b_shared[slot, :, :],
+                    a_shared[slot, :, :],
+                    acc,
+                    transpose_B=True,
+                )
+                # Few rows wait for memory, so one step at a time. With a step left in flight nvcc
+                # reads elements of the accumulator before the wait below the loop.
+                T.wait_wgmma(0)
+                T.barrier_arrive(empty[slot])
 
             m0, first = origin(wave * sms + cta)
             n0 = first + group * PART_N

@@ -61,29 +61,21 @@ def build(sms=132):
     def consume(group, cta, bias, residual, out, a_shared, b_shared, out_shared, full, empty):
         acc = T.alloc_fragment((PART_N, PART_M), "float32")
         for wave in T.serial(T.ceildiv(tiles - cta, sms)):
-            step = wave * STEPS
-            T.barrier_wait(full[step % STAGES], step // STAGES % 2)
-            T.wgmma_gemm(
-                b_shared[step % STAGES, :, :],
-                a_shared[step % STAGES, :, :],
-                acc,
-                transpose_B=True,
-                clear_accum=True,
-            )
-            for ko in T.serial(1, STEPS):
-                slot = (step + ko) % STAGES
-                T.barrier_wait(full[slot], (step + ko) // STAGES % 2)
+            T.clear(acc)
+            for ko in T.serial(STEPS):
+                step = wave * STEPS + ko
+                slot = step % STAGES
+                T.barrier_wait(full[slot], step // STAGES % 2)
                 T.wgmma_gemm(
                     b_shared[slot, :, :],
                     a_shared[slot, :, :],
                     acc,
                     transpose_B=True,
                 )
-                # The tensor cores are busy with this step: the one before it is over.
-                T.wait_wgmma(1)
-                T.barrier_arrive(empty[(step + ko - 1) % STAGES])
-            T.wait_wgmma(0)
-            T.barrier_arrive(empty[(step + STEPS - 1) % STAGES])
+                # Few rows wait for memory, so one step at a time. With a step left in flight nvcc
+                # reads elements of the accumulator before the wait below the loop.
+                T.wait_wgmma(0)
+                T.barrier_arrive(empty[slot])
 
             m0, n0 = origin(wave * sms + cta)
 

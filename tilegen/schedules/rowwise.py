@@ -1,0 +1,290 @@
+"""The rowwise schedule: its fields, the rule that picks a mainloop, and the candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from math import ceil, gcd
+from typing import Any, Literal
+
+from attrs import field, frozen
+
+from tilegen.dims import hint
+from tilegen.epilogue import Store, step
+from tilegen.errors import ScheduleError
+from tilegen.expr_print import functions
+from tilegen.schedules.fields import UNSET, one_of, positive
+from tilegen.schedules.fields import describe as _describe
+from tilegen.specs.cross_entropy import CrossEntropy
+from tilegen.specs.norms import LayerNorm, RmsNorm
+from tilegen.specs.reductions import EXTREMES, INDICES, SPREADS, Reduce
+from tilegen.specs.rowwise import RowwiseSpec
+from tilegen.specs.softmax import Softmax
+from tilegen.targets import Target
+
+Variant = Literal["registers", "passes", "split", "columns"]
+Statistic = Literal["sum", "moments", "softmax", "extreme", "index", "product"]
+VECTOR_BYTES = 16  # of the widest load of a thread
+THREADS = (32, 64, 128, 256, 512, 1024)
+LANES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+SPLITS = (1, 2, 3, 4, 8, 13, 16, 25, 32, 64, 128, 256)
+COLUMN_STEPS = 4  # rows that a thread of a column reduction has at once
+MIN_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
+BLOCK_COLS = (None, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+
+_SHORT = 5  # vectors of a row that a thread holds, where several rows share a warp
+_WIDE = 16  # elements of a row that a thread holds, where a CTA has one row
+_MAX_ROW = 32768  # longest row that a CTA keeps in registers by default
+_SPLIT_ROW = 8192  # shortest row that is worth several CTAs
+_BASE, _FUNCTION = 32, 24  # registers beside the row; those of a long function
+_LONG = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
+_PART = 32  # elements that a thread holds at once of a row that is too long
+
+
+def _is_block(instance: object, attribute: Any, value: Any) -> None:
+    if value is UNSET or value is None:
+        return
+    if type(value) is not int or value < 256 or value % 32:
+        raise ScheduleError(
+            "must be None, for a whole row, or an int >= 256 and a multiple of 32",
+            rule="schedule-field",
+            field=attribute.name,
+            value=value,
+        )
+
+
+def _block() -> Any:
+    return field(default=UNSET, validator=_is_block)
+
+
+@frozen(kw_only=True, repr=False)
+class RowwiseSchedule:
+    """How rows are spread over threads and CTAs; unset fields are chosen by tilegen.
+
+    Args:
+        variant: ``registers`` reads a row once and keeps it; ``passes`` walks a row in blocks,
+            once for its statistics and once more for the output; ``split`` shares a row among
+            CTAs, in two launches; ``columns`` walks down columns, for ``axis=0`` only.
+        threads: Threads of a CTA.
+        lanes: Threads along a row; a CTA has ``threads // lanes`` rows.
+        block_cols: Columns that a CTA of ``passes`` holds at once; None is its whole share.
+        splits: CTAs that share a row, or with ``axis=0`` a column.
+        min_blocks: CTAs that must fit on an SM by their registers.
+
+    Raises:
+        ScheduleError: A field has a value that no program could use.
+    """
+
+    variant: Variant = one_of("registers", "passes", "split", "columns")
+    threads: int = one_of(*THREADS)
+    lanes: int = one_of(*LANES)
+    block_cols: int | None = _block()
+    splits: int = positive()
+    min_blocks: int = one_of(*MIN_BLOCKS)
+
+    def __repr__(self) -> str:
+        return _describe(self)
+
+
+OPTIONS: dict[str, tuple[object, ...]] = {
+    "variant": ("registers", "passes", "split", "columns"),
+    "threads": THREADS,
+    "lanes": LANES,
+    "block_cols": BLOCK_COLS,
+    "splits": SPLITS,
+    "min_blocks": MIN_BLOCKS,
+}
+
+VALUES = {**OPTIONS, "block_cols": (*BLOCK_COLS, 320, 1280, 65536), "splits": (*SPLITS, 5, 7)}
+"""Values of each field to draw from: those a search tries, and odd ones that fields accept."""
+
+
+_OPS: dict[str, Statistic] = {
+    "logsumexp": "softmax",
+    "prod": "product",
+    **{op: "moments" for op in SPREADS},
+    **{op: "extreme" for op in EXTREMES},
+    **{op: "index" for op in INDICES},
+}
+
+
+def statistic(spec: RowwiseSpec) -> Statistic:
+    """Return what is learned of a row or column before anything is made of it."""
+    if isinstance(spec, (Softmax, CrossEntropy)):
+        return "softmax"
+    if isinstance(spec, LayerNorm):
+        return "moments"
+    if isinstance(spec, RmsNorm):
+        return "sum"
+    return _OPS.get(spec.op, "sum")
+
+
+def vector(spec: RowwiseSpec) -> int:
+    """Return the elements of the widest load that rows of a dense input allow."""
+    return gcd(spec.cols * spec.dtype.bytes, VECTOR_BYTES) // spec.dtype.bytes
+
+
+def registers(spec: RowwiseSpec, variant: Variant, held: int, width: int) -> int:
+    """Return an upper estimate of the registers of a thread, calibrated against ptxas.
+
+    Args:
+        spec: The spec.
+        variant: The mainloop.
+        held: Elements of a row that a thread holds at once.
+        width: Elements of a load; single 16-bit elements take a register each.
+    """
+    kind = statistic(spec)
+    packed = held * (spec.dtype.bytes if width > 1 else 4) // 4
+    need = _BASE + (8 if variant == "passes" else 0) + packed
+    if variant == "columns":
+        need = _BASE + packed + held * {"sum": 1, "product": 1, "extreme": 1}.get(kind, 3)
+    elif kind == "softmax" and variant != "passes":
+        need = _BASE + held  # scores stay in fp32
+    elif kind in ("index", "product"):
+        need += held
+    if any(operand.name == "residual" for operand in spec.own_operands):
+        need += packed
+    if spec.out_dtype != spec.dtype and len(spec.outputs[0].shape) == 2:
+        need += held * (spec.out_dtype.bytes if width > 1 else 4) // 4
+    calls = [functions(step(op)) for op in spec.epilogue if not isinstance(op, Store)]
+    if isinstance(spec, Reduce) and spec.map is not None:
+        calls.append(functions(spec.map))
+    return need + (_FUNCTION if any(found & _LONG for found in calls) else 0)
+
+
+def _min_blocks(target: Target, threads: int, need: int) -> int:
+    """Return how many CTAs of an SM to ask for: up to 1024 threads, as registers allow."""
+    fitting = [
+        count
+        for count in MIN_BLOCKS
+        if count * threads <= max(1024, threads)
+        and target.registers_per_sm // (threads * count) // 8 * 8 >= need
+    ]
+    return max(fitting, default=1)
+
+
+def default_variant(spec: RowwiseSpec, target: Target) -> tuple[Variant, str]:
+    """Return the mainloop that suits the shape, and why."""
+    if isinstance(spec, Reduce) and spec.axis == 0:
+        return "columns", "axis=0 reduces columns: threads walk down them"
+    rows, longest = hint(spec.rows), _MAX_ROW * 2 // max(2, spec.dtype.bytes)
+    if spec.cols >= _SPLIT_ROW and 2 * rows <= target.sms:
+        return (
+            "split",
+            f"{rows} rows leave most of {target.sms} SMs idle unless several CTAs share a row",
+        )
+    if statistic(spec) == "product":
+        return "passes", "a product has no reduction across the rows of a CTA"
+    if spec.cols > longest:
+        return "passes", f"{spec.cols} columns exceed the {longest} that a CTA keeps in registers"
+    return "registers", f"{spec.cols} columns fit in the registers of a CTA, which reads them once"
+
+
+def default_schedule(
+    spec: RowwiseSpec, target: Target, variant: Variant, width: int
+) -> RowwiseSchedule:
+    """Return the preferred schedule of a variant for loads of ``width`` elements."""
+    rows, cols = max(hint(spec.rows), 1), max(spec.cols, 1)
+    splits, block = 1, None
+    if variant == "registers":
+        lanes = _lanes(spec, width)
+        threads, held = max(128, lanes), ceil(cols / (lanes * width)) * width
+    elif variant == "passes":
+        threads = lanes = 512 if cols > 8192 else max(32, min(512, 1 << (cols // 32).bit_length()))
+        held = _PART
+        block = max(256, threads * min(held, max(width, 1 << (cols // threads).bit_length())))
+    elif variant == "split":
+        # As many CTAs as the chip holds at once, as far as they have work for their threads.
+        share = ceil(rows * cols / target.sms)
+        part = min(8192, max(1024, 1 << (share - 1).bit_length()))
+        threads = lanes = max(128, part // _WIDE)
+        held, splits = part // threads, min(ceil(cols / part), threads)
+    else:
+        threads = 256
+        lanes = min(32, max(1, 1 << (ceil(cols / width) - 1).bit_length()))
+        held = COLUMN_STEPS * width
+        blocks = ceil(cols / (lanes * width))
+        steps = ceil(rows / (threads // lanes * COLUMN_STEPS))
+        splits = max(1, min(steps // 4, 4 * target.sms // blocks, 32 * (threads // lanes)))
+    need = registers(spec, variant, held, width)
+    return RowwiseSchedule(
+        variant=variant,
+        threads=threads,
+        lanes=lanes,
+        block_cols=block,
+        splits=splits,
+        min_blocks=_min_blocks(target, threads, need) if threads == lanes else 1,
+    )
+
+
+def _lanes(spec: RowwiseSpec, width: int) -> int:
+    """Return how many threads share a row that they keep in registers."""
+    vectors = max(1, ceil(spec.cols / width))
+    if width * spec.dtype.bytes < VECTOR_BYTES // 2:
+        # Narrow loads: neighbours in memory go to neighbours among the threads.
+        lanes = min(32, 1 << (vectors - 1).bit_length())
+        if vectors <= 8 * lanes:
+            return lanes
+    else:
+        lanes = 1 << max(0, (ceil(vectors / _SHORT) - 1).bit_length())
+        if lanes <= 32:
+            return lanes
+    threads = 1 << max(6, (ceil(spec.cols / _WIDE) - 1).bit_length())
+    # Exponentials stay in fp32: fewer threads, with more registers each.
+    largest = 256 if statistic(spec) == "softmax" and spec.cols <= 16384 else 512
+    return min(largest, threads)
+
+
+def candidates(
+    spec: RowwiseSpec, target: Target, variant: object = UNSET
+) -> Iterator[RowwiseSchedule]:
+    """Yield different complete schedules in order of preference; not all need be legal."""
+    seen = set()
+    for schedule in _ranked(spec, target, variant):
+        if schedule not in seen:
+            seen.add(schedule)
+            yield schedule
+
+
+def _ranked(spec: RowwiseSpec, target: Target, variant: object) -> Iterator[RowwiseSchedule]:
+    first, _ = default_variant(spec, target)
+    rows: tuple[Variant, ...] = ("registers", "passes", "split")
+    served = ("columns",) if first == "columns" else tuple(dict.fromkeys((first, *rows)))
+    variants: tuple[Variant, ...] = tuple(v for v in served if variant in (UNSET, v))
+    widths = dict.fromkeys((vector(spec), 1))
+    for name in variants:
+        for width in widths:
+            yield default_schedule(spec, target, name, width)
+    for name in variants:
+        for threads, lanes, blocks in product((512, 256, 1024, 128, 64, 32), LANES, MIN_BLOCKS):
+            if lanes != threads and name in ("passes", "split"):
+                continue
+            for block in reversed(BLOCK_COLS[1:]) if name == "passes" else (None,):
+                for splits in SPLITS if name in ("split", "columns") else (1,):
+                    yield RowwiseSchedule(
+                        variant=name,
+                        threads=threads,
+                        lanes=lanes,
+                        block_cols=block,
+                        splits=splits,
+                        min_blocks=blocks,
+                    )
+
+
+def cost_us(spec: RowwiseSpec, target: Target, schedule: RowwiseSchedule) -> float:
+    """Return a rough time in microseconds, for ranking schedules and not for quoting."""
+    rows, cols = max(1, hint(spec.rows)), max(1, spec.cols)
+    sizes = {dyn.name: dyn.hint for dyn in spec.dynamic}
+    moved = spec.bytes(sizes) / (target.bandwidth * 1e3)
+    again = rows * cols * spec.dtype.bytes / (target.bandwidth * 1e3)
+    again = again if len(spec.outputs[0].shape) == 2 else 0.0
+    if schedule.variant == "registers":
+        ctas = rows * schedule.lanes / schedule.threads
+        held = cols / schedule.lanes
+        return moved / min(1.0, ctas / target.sms) + 2.0 + max(0.0, held - 64) * 0.1 * moved
+    if schedule.variant == "passes":
+        return (moved + again) / min(1.0, rows / target.sms) + 2.0
+    if schedule.variant == "split":
+        return (moved + again) / min(1.0, rows * schedule.splits / target.sms) + 5.0
+    ctas = ceil(cols / (schedule.lanes * vector(spec))) * schedule.splits
+    return moved / min(1.0, ctas / target.sms) + (5.0 if schedule.splits > 1 else 2.0)

@@ -4,7 +4,7 @@ import os
 import time
 
 import pytest
-from fuzz.planted import FAULTS
+from fuzz.planted import FAULTS, GPU_FAULTS
 
 from tilegen.fuzz.judging import Court
 
@@ -33,3 +33,19 @@ class Faulty(Court):
     def __init__(self, on):
         super().__init__(on)
         FAULTS["tail"](pytest.MonkeyPatch())
+
+
+class Swizzled(Court):
+    """Its kernels hang on the GPU."""
+
+    def __init__(self, on):
+        super().__init__(on)
+        GPU_FAULTS["swizzle"](pytest.MonkeyPatch())
+
+
+class Unaligned(Court):
+    """Its kernels are called with addresses that they are not built for."""
+
+    def __init__(self, on):
+        super().__init__(on)
+        GPU_FAULTS["alignment"](pytest.MonkeyPatch())

@@ -11,11 +11,13 @@ from attrs import evolve
 
 import tilegen.compile
 import tilegen.epilogue
+import tilegen.operands
 import tilegen.render
+import tilegen.routes
 from tilegen.epilogue import Segment, Step
 from tilegen.expr import Call, Const, variables
 from tilegen.geometry.gemm import GemmGeometry
-from tilegen.operands import row_major
+from tilegen.operands import Placement, row_major
 from tilegen.simulate import run_into
 
 Patch = pytest.MonkeyPatch
@@ -127,4 +129,28 @@ FAULTS: dict[str, Callable[[Patch], None]] = {
     "cache": _stale_cache,
     "beta": _wrong_beta,
     "clamp": _late_clamp,
+}
+
+
+def _unaligned(patch: Patch) -> None:
+    """Addresses that are no multiple of 16 bytes are taken for such."""
+    true = tilegen.operands.place
+
+    def changed(operand, tensor, *, is_output):
+        placement = true(operand, tensor, is_output=is_output)
+        if placement.access == "unaligned" and tensor.is_contiguous():
+            return Placement("dense", placement.copied)
+        return placement
+
+    patch.setattr(tilegen.routes, "place", changed)
+    patch.setattr(sys.modules[run_into.__module__], "place", changed)
+
+
+GPU_FAULTS: dict[str, Callable[[Patch], None]] = {
+    # CTAs in a swizzled order wait for a barrier that nothing arrives at.
+    "swizzle": emitted(
+        r"( +)(T\.use_swizzle\(.*\)\n)",
+        r"\1\2\1never = T.alloc_barrier(1)\n\1T.barrier_wait(never, 0)\n",
+    ),
+    "alignment": _unaligned,
 }

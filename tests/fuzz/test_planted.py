@@ -15,14 +15,11 @@ torch.set_num_threads(1)
 BUDGET = 60.0  # the default
 
 
-def searched(seed=0, like=None, most=1):
-    return Search([FAMILIES["gemm"]], like, None, Inline(), seed).run(BUDGET, most=most)
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_and_shrunk(monkeypatch, fault):
     FAULTS[fault](monkeypatch)
-    report = searched()
+    search = Search([FAMILIES["gemm"]], None, None, Inline(), seed=2)
+    report = search.run(BUDGET, most=1)
     (found,) = report.findings
     program = found.case.program
     print(report.cases, round(report.seconds, 1), found.outcome, program.spec, program.schedule)

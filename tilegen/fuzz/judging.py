@@ -128,11 +128,9 @@ class Judge:
         self.truth.check(self.spec, first, first)
         self._between()
         self.truth.check(self.spec, first, self.run(self.inputs, self.sizes))
-        stream = self.machine.other_stream()
-        if stream is not None:
-            with stream:
-                again = self.run(self.inputs, self.sizes)
-            self._agrees("stream", "a second stream", first, again, exactly=True)
+        with self.machine.otherwise():
+            again = self.run(self.inputs, self.sizes)
+        self._agrees(*self.machine.other_way, first, again, exactly=True)
         self._contiguous(first)
         self._other_schedule(first)
 
@@ -158,7 +156,8 @@ class Judge:
         if other is None:
             return
         program = self.case.program
-        run = self.run(self.inputs, self.sizes, program=with_schedule(program, other))
+        with self.machine.otherwise():
+            run = self.run(self.inputs, self.sizes, program=with_schedule(program, other))
         ours, theirs = (asdict(s, recurse=False) for s in (program.schedule, other))
         changed = {name for name in ours if ours[name] != theirs[name]}
         stages = changed <= {"num_stages"}
@@ -226,14 +225,18 @@ def binaries(case: Case) -> Outcome:
         given = operands(case, sizes, device)
         dense = {name: place(p.tensor, Layout(), torch.nan) for name, p in given.items()}
         other_sizes, other = between(case, sizes, device)
+        program = case.program
         calls = [
-            (given, outputs(case, sizes, device)),
-            (dense, outputs(case, sizes, device, dense=True)),
-            (other, outputs(case, other_sizes, device, dense=True)),
+            (program, given, outputs(case, sizes, device)),
+            (program, dense, outputs(case, sizes, device, dense=True)),
+            (program, other, outputs(case, other_sizes, device, dense=True)),
         ]
-        for inputs, made in calls:
+        if case.other is not None:
+            calls.append((with_schedule(program, case.other), *calls[0][1:]))
+        for called, inputs, made in calls:
             tensors = {name: placed.tensor for name, placed in inputs.items()}
-            build_binaries(case, {**tensors, **{name: o.tensor for name, o in made.items()}})
+            into = {name: output.tensor for name, output in made.items()}
+            build_binaries(called, {**tensors, **into})
     except Exception as error:  # as above
         return failed(error)
     return Outcome()

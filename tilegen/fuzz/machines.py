@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any, Protocol
 
@@ -10,7 +11,7 @@ import torch
 
 from tilegen.compile import binary
 from tilegen.errors import CompileError, OperandError, RenderError, SimulationError
-from tilegen.fuzz.case import Case, Outcome
+from tilegen.fuzz.case import Outcome
 from tilegen.program import Program
 from tilegen.simulate import placed, run_into
 
@@ -37,16 +38,18 @@ class Machine(Protocol):
 
     Attributes:
         device: Where operands and outputs must be.
+        other_way: Kind and label of another way in which it runs programs.
     """
 
     device: torch.device
+    other_way: tuple[str, str]
 
     def run(self, program: Program, operands: Tensors, outputs: Tensors) -> None:
         """Write the outputs of a program; Found if it cannot, or a fault is seen."""
         ...
 
-    def other_stream(self) -> Any:
-        """Return a context that runs on a stream of its own and waits for it; None has none."""
+    def otherwise(self) -> AbstractContextManager[object]:
+        """Return a context in which programs are run in the other way."""
         ...
 
 
@@ -60,24 +63,35 @@ def failed(error: Exception) -> Outcome:
 
 
 class Simulator:
-    """The CPU."""
+    """The CPU: programs as they are written, or as TileLang schedules them."""
 
     device = torch.device("cpu")
+    other_way: tuple[str, str] = ("scheduled", "the program as TileLang schedules it")
+
+    def __init__(self) -> None:
+        self._level = "tile"
 
     def run(self, program: Program, operands: Tensors, outputs: Tensors) -> None:
         """Run the tile program, watched."""
-        report = run_into(program, operands, outputs)
+        report = run_into(program, operands, outputs, level=self._level)
         if not report.ok:
             fault = report.diagnostics[0]
             raise Found(Outcome(fault.kind, (str(fault),)))
 
-    def other_stream(self) -> Any:
-        """Return None: there are no streams."""
-        return None
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """Run programs as TileLang schedules them."""
+        self._level = "scheduled"
+        try:
+            yield
+        finally:
+            self._level = "tile"
 
 
 class Gpu:
-    """The current GPU."""
+    """The current GPU: on the current stream, or on another."""
+
+    other_way: tuple[str, str] = ("stream", "a second stream")
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -95,7 +109,7 @@ class Gpu:
             self._kernels[program](**operands, out=outputs)
         torch.cuda.synchronize(self.device)
 
-    def other_stream(self) -> Any:
+    def otherwise(self) -> AbstractContextManager[object]:
         """Return the context of a new stream."""
         torch.cuda.synchronize(self.device)
         return torch.cuda.stream(torch.cuda.Stream(self.device))
@@ -107,16 +121,11 @@ def machine(on: str) -> Machine:
     return Gpu() if on == "gpu" else Simulator()
 
 
-def build_binaries(case: Case, tensors: Tensors) -> None:
-    """Put the binaries that a case needs in the cache; its tensors may be CPU tensors."""
-    spec = case.program.spec
-    programs = [case.program]
-    if case.other is not None:
-        programs.append(with_schedule(case.program, case.other))
-    for program in programs:
-        if all(0 not in output.shape for output in spec.outputs):
-            binary(program)
-            binary(placed(program, tensors)[0])
+def build_binaries(program: Program, tensors: Tensors) -> None:
+    """Put the binaries of a program, and for such tensors, in the cache; CPU tensors will do."""
+    if all(0 not in output.shape for output in program.spec.outputs):
+        binary(program)
+        binary(placed(program, tensors)[0])
 
 
 def with_schedule(program: Program, schedule: Any) -> Program:

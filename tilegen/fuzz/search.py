@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from hashlib import sha256
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,15 @@ from tilegen.fuzz.shrinking import shrink
 from tilegen.fuzz.workers import Runner
 from tilegen.targets import Target
 
-_BATCH = 4  # rounds that are drawn at once: the first of them are much alike
+_BATCH = 3  # rounds that are drawn at once: the first of them are much alike
 _MOST = 5  # failures after which a search ends
 _SHRINK_SECONDS = {"cpu": 30.0, "gpu": 240.0}
-_COUNT = {"cpu": 6, "gpu": 12}  # cases of a round: a program costs a compilation on the GPU
-_LIMITS = {"cpu": (72, 72, 264), "gpu": (264, 1100)}  # largest size of a dimension, in turn
+_COUNT = {"cpu": 4, "gpu": 12}  # cases of a round: a program costs a compilation on the GPU
+_TOGETHER = {
+    "cpu": 1,
+    "gpu": 4,
+}  # batches whose cases alternate, so that many programs compile at once
+_LIMITS = {"cpu": (72, 72, 72, 200), "gpu": (264, 1100)}  # largest size of a dimension, in turn
 _OWN = 16384  # that of a spec's own sizes, on the GPU
 
 Show = Callable[[int, int, int], None]
@@ -96,7 +100,8 @@ class Search:
             for future in done:
                 case, outcome = running.pop(future), future.result()
                 self._tally.add(case)
-                if not outcome.ok and case.program not in failed:
+                known = case.program in failed or len(self._findings) == most
+                if not outcome.ok and not known:
                     failed.add(case.program)
                     self._shrunk(case, outcome)
                 self._show(self._tally.cases, self._tally.programs, len(self._findings))
@@ -106,11 +111,14 @@ class Search:
         on = self._runner.on
         limits = _LIMITS[on] if self._like is None or on == "cpu" else (*_LIMITS[on], _OWN)
         numbers = random.Random(self._seed)
-        turns = zip(cycle(self._families), cycle(limits), pairs(numbers))
-        for family, limit, pair in turns:
-            strategy = rounds(family, self._like, pair, self._target, limit, _COUNT[on])
-            for some in drawn(strategy, _BATCH, numbers.getrandbits(32)):
-                yield from some
+        turns = zip(cycle(self._families), cycle(limits), pairs(numbers))  # endless
+        while True:
+            some: list[list[Case]] = []
+            for family, limit, pair in islice(turns, _TOGETHER[on]):
+                strategy = rounds(family, self._like, pair, self._target, limit, _COUNT[on])
+                some += drawn(strategy, _BATCH, numbers.getrandbits(32))
+            for cases in zip(*some, strict=True):
+                yield from cases
 
     def _shrunk(self, case: Case, outcome: Outcome) -> None:
         """Record a failure, shrunk, unless it is one that is known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import simulate.warp_specialized as ws
 from simulate.faults import Fault
 
-_GEMM, _ATTENTION, _CP = (200, 72, 168), (200, 64, True), (200, 72, 168)
+_GEMM, _ATTENTION, _CP = (200, 72, 168), (200, 200, 64), (200, 72, 168)
 _ROWS = (70, 200)
 
 _LOAD = "T.tma_copy(\n                        a["
@@ -26,10 +26,10 @@ FAULTS = (
           "T.wgmma_gemm(\n                q_shared"),
     Fault(ws.attention, _ATTENTION,
           "T.wait_wgmma(0)\n            T.barrier_arrive(empty[2 * (j % STAGES)])",
-          "T.barrier_arrive(empty[2 * (j % STAGES)])", "race", "scores", "scores[x, y] = T.if"),
+          "T.barrier_arrive(empty[2 * (j % STAGES)])", "race", "scores", "T.reduce_max(scores"),
     Fault(ws.attention, _ATTENTION, "T.tma_store_wait(0)", "pass", "race", "upper_shared",
           "T.tma_copy(out_shared"),
-    Fault(ws.tma_stores, _ROWS, "T.tma_store_wait(1)", "T.tma_store_wait(2)", "race", "tile",
+    Fault(ws.tma_stores, _ROWS, "T.tma_store_wait(1)", "T.tma_store_wait(3)", "race", "tile",
           "T.copy(part, tile"),
     Fault(ws.cp_async_gemm, _CP, "T.ptx_wait_group(2)", "T.ptx_wait_group(3)", "race", "b_shared",
           "T.gemm(a_shared"),
@@ -49,9 +49,9 @@ FAULTS = (
     Fault(ws.gemm, _GEMM, "T.alloc_barrier([256] * STAGES)", "T.alloc_barrier([128] * STAGES)",
           "phase", "full", "T.barrier_wait(full[step"),
     Fault(ws.gemm, _GEMM, "T.alloc_barrier([128] * STAGES)", "T.alloc_barrier([32] * STAGES)",
-          "phase", "full", "T.barrier_wait(full[ko"),
+          "phase", "full", "T.barrier_arrive(full"),
     Fault(ws.attention, _ATTENTION, "if tx == 0:", "if tx < 2:", "phase", "ready",
-          "T.barrier_wait(ready"),
+          "T.barrier_arrive(ready"),
     Fault(ws.attention, _ATTENTION, "T.sync_threads(1 + group, 128)", "T.sync_threads(1, 384)",
           "deadlock", "barrier"),
     # Arrivals that are left out.

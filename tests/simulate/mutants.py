@@ -1,4 +1,4 @@
-"""Mutants of emitted kernels: one small change of the source each."""
+"""Mutants of kernels: one small change of the source each."""
 
 from __future__ import annotations
 
@@ -10,10 +10,22 @@ from attrs import frozen
 
 # What these say changes how fast a kernel is, or how its threads share the work, and no value.
 OUTSIDE_THE_MODEL = ("num_stages", "threads", "coalesced_width", "disable_tma", "policy")
-INERT_CALLS = ("use_swizzle",)
+INERT_CALLS = (
+    "use_swizzle",
+    "set_max_nreg",
+    "inc_max_nreg",
+    "dec_max_nreg",
+    "fence_proxy_async",
+    "annotate_layout",
+    "assume",
+    "sync_threads",  # the threads of a warpgroup act as one
+)
 
 
-@frozen
+Path = tuple[tuple[str, int | None], ...]
+
+
+@frozen(eq=False)
 class Mutant:
     """A changed source.
 
@@ -21,19 +33,27 @@ class Mutant:
         change: What was done.
         line: To which line of the source.
         before: To what.
-        source: The result.
+        tree: The source.
+        path: Where in it.
+        new: What stands there instead.
     """
 
     change: str
     line: int
     before: str
-    source: str
+    tree: ast.Module
+    path: Path
+    new: ast.AST
+
+    @property
+    def source(self) -> str:
+        """The changed source."""
+        changed = copy.deepcopy(self.tree)
+        _replaced(changed, self.path, self.new)
+        return ast.unparse(ast.fix_missing_locations(changed))
 
     def __str__(self) -> str:
         return f"{self.change} of {self.before!r} in line {self.line}"
-
-
-Path = tuple[tuple[str, int | None], ...]
 
 
 def _calls(node: ast.AST, *names: str) -> bool:
@@ -104,6 +124,20 @@ def _swapped_operands(node: ast.AST) -> ast.AST | None:
     return None
 
 
+def _half(node: ast.AST) -> ast.AST | None:
+    """Halve what may count threads that arrive."""
+    if isinstance(node, ast.Constant) and type(node.value) is int and node.value >= 32:
+        return ast.Constant(node.value // 2)
+    return None
+
+
+def _other_parity(node: ast.AST) -> ast.AST | None:
+    if _calls(node, "barrier_wait", "mbarrier_wait_parity"):
+        barrier, parity = node.args  # type: ignore[attr-defined]
+        return ast.Call(node.func, [barrier, ast.BinOp(ast.Constant(1), ast.Sub(), parity)], [])  # type: ignore[attr-defined]
+    return None
+
+
 CHANGES: dict[str, Callable[[ast.AST], ast.AST | None]] = {
     "drop": _drop,
     "one more": _shifted(1),
@@ -114,6 +148,8 @@ CHANGES: dict[str, Callable[[ast.AST], ast.AST | None]] = {
     "floor": _floor,
     "swapped indices": _swapped_indices,
     "swapped operands": _swapped_operands,
+    "half": _half,
+    "other parity": _other_parity,
 }
 
 
@@ -125,6 +161,8 @@ def _sites(node: ast.AST, path: Path = ()) -> Iterator[tuple[Path, ast.AST]]:
         return
     yield path, node
     for name, value in ast.iter_fields(node):
+        if isinstance(node, ast.Slice) and name == "upper":
+            continue  # of a copy's sides, the one closer to the arithmetic has its extent
         if name in ("args", "decorator_list") and isinstance(node, ast.FunctionDef):
             continue
         for position, child in enumerate(value if isinstance(value, list) else [value]):
@@ -144,20 +182,20 @@ def _replaced(tree: ast.AST, path: Path, new: ast.AST) -> None:
         getattr(tree, name)[position] = new
 
 
-def mutants(source: str) -> Iterator[Mutant]:
-    """Yield every mutant of the kernel that a source builds."""
+def mutants(source: str, build: str = "build") -> Iterator[Mutant]:
+    """Yield every mutant of the kernel that a function of a source builds, with its macros."""
     tree = ast.parse(source)
-    (build,) = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "build"]
-    place = tree.body.index(build)
-    (kernel,) = [i for i, n in enumerate(build.body) if isinstance(n, ast.FunctionDef)]
-    start: Path = (("body", place), ("body", kernel))
-    for path, node in _sites(build.body[kernel]):
-        inert = isinstance(node, ast.Expr) and _calls(node.value, *INERT_CALLS)
-        for name, change in CHANGES.items():
-            new = None if inert or not path else change(copy.deepcopy(node))
-            if new is None or ast.dump(new) == ast.dump(node):
-                continue
-            changed = copy.deepcopy(tree)
-            _replaced(changed, (*start, *path), new)
-            text = ast.unparse(ast.fix_missing_locations(changed))
-            yield Mutant(name, getattr(node, "lineno", 0), ast.unparse(node)[:60], text)
+    (place,) = [n for n, part in enumerate(tree.body) if getattr(part, "name", "") == build]
+    parts = tree.body[place].body  # type: ignore[attr-defined]
+    functions = [n for n, part in enumerate(parts) if isinstance(part, ast.FunctionDef)]
+    for number in functions:
+        start: Path = (("body", place), ("body", number))
+        for path, node in _sites(parts[number]):
+            inert = isinstance(node, ast.Expr) and _calls(node.value, *INERT_CALLS)
+            for name, change in CHANGES.items():
+                new = None if inert or not path else change(copy.deepcopy(node))
+                if new is None or ast.dump(new) == ast.dump(node):
+                    continue
+                before = ast.unparse(node)[:60]
+                line = getattr(node, "lineno", 0)
+                yield Mutant(name, line, before, tree, (*start, *path), new)

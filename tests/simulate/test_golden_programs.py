@@ -37,11 +37,11 @@ def drawn(spec, seed=0):
     return inputs(spec, sizes, torch.Generator().manual_seed(seed))
 
 
-def simulated(program, seed=0):
+def simulated(program, **options):
     """Return a computation that runs the program, for `examine`."""
 
     def compute(operands, outputs):
-        result = run_program(program, operands, seed=seed)
+        result = run_program(program, operands, **options)
         values = (result,) if isinstance(result, torch.Tensor) else result
         for output, value in zip(outputs.values(), values, strict=True):
             output.copy_(value)
@@ -49,8 +49,8 @@ def simulated(program, seed=0):
     return compute
 
 
-def agrees(program, operands):
-    for report in examine(simulated(program), program.spec, operands):
+def agrees(program, operands, **options):
+    for report in examine(simulated(program, **options), program.spec, operands):
         assert report.ok, report.faults()
 
 
@@ -59,6 +59,17 @@ def agrees(program, operands):
 def test_golden_programs_agree_with_the_reference(program, sizes):
     small = shrunk(program, *sizes)
     agrees(small, drawn(small.spec))
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("sizes", [(128, 256, 128), (130, 136, 200)], ids=["exact", "ragged"])
+@pytest.mark.parametrize("program", GEMM.values(), ids=GEMM)
+def test_golden_programs_agree_as_they_are_scheduled(program, sizes, target):
+    small = shrunk(program, *sizes)
+    if target != small.target.name:
+        small = tg.build(small.spec, target=target, schedule="default").with_access(small.access)
+    for seed in range(3):
+        agrees(small, drawn(small.spec, seed), level="scheduled", seed=seed)
 
 
 @pytest.mark.parametrize("program", GEMM.values(), ids=GEMM)

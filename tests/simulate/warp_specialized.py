@@ -2,7 +2,7 @@
 
 import tilelang.language as T
 
-STAGES = 2
+STAGES = 3
 
 
 def gemm(m, n, k, block_m=128, block_n=64, block_k=32):
@@ -72,7 +72,7 @@ def gemm(m, n, k, block_m=128, block_n=64, block_k=32):
     return kernel
 
 
-def attention(length, dim, causal):
+def attention(queries, length, dim):
     """A producer loads keys and values; each of two consumers has 64 queries of its own."""
     scale, tiles = 1.4426950408889634 / dim**0.5, -(-length // 64)
 
@@ -101,10 +101,8 @@ def attention(length, dim, causal):
             T.wait_wgmma(0)
             T.barrier_arrive(empty[2 * (j % STAGES)])
             for x, y in T.Parallel(64, 64):
-                hidden = j * 64 + y >= length
-                if causal:
-                    hidden = hidden or j * 64 + y > first + x
-                scores[x, y] = T.if_then_else(hidden, -T.infinity("float32"), scores[x, y])
+                if j * 64 + y >= length:
+                    scores[x, y] = -T.infinity("float32")
             T.copy(row_max, last_max)
             T.reduce_max(scores, row_max, dim=1, clear=False)
             for x, y in T.Parallel(64, 64):
@@ -129,12 +127,12 @@ def attention(length, dim, causal):
 
     @T.prim_func
     def kernel(
-        q: T.Tensor((length, dim), "float16"),
+        q: T.Tensor((queries, dim), "float16"),
         k: T.Tensor((length, dim), "float16"),
         v: T.Tensor((length, dim), "float16"),
-        out: T.Tensor((length, dim), "float16"),
+        out: T.Tensor((queries, dim), "float16"),
     ):
-        with T.Kernel(T.ceildiv(length, 128), threads=384) as bx:
+        with T.Kernel(T.ceildiv(queries, 128), threads=384) as bx:
             q_shared = T.alloc_shared((128, dim), "float16")
             k_shared = T.alloc_shared((STAGES, 64, dim), "float16")
             v_shared = T.alloc_shared((STAGES, 64, dim), "float16")

@@ -11,7 +11,7 @@ from tilegen.simulate.frame import Compute, Frame, Run, Scope
 from tilegen.simulate.operations import accumulate, copy, product
 from tilegen.simulate.order import Clock, merge
 from tilegen.simulate.regions import Region, region
-from tilegen.simulate.sync import Barrier, Steps, acting, synchronize, wait_parity
+from tilegen.simulate.sync import WARPGROUP, Barrier, Steps, acting, synchronize, wait_parity
 
 Reference = Callable[[Frame], Barrier]
 """Finds a barrier."""
@@ -68,6 +68,9 @@ def asynchronous(scope: Scope, node: tir.Node, name: str, args: list[Any]) -> Ru
 def _product(a: Region, b: Region, c: Region, transposed: tuple[bool, bool], clear: Compute) -> Run:
     def run(frame: Frame) -> None:
         group = frame.group
+        if len(group.threads) % WARPGROUP:
+            said = f"is multiplied by {group.name}, which are no whole warpgroups"
+            frame.watch.fault("shape", frame.buffers[c.buffer].name, [], said)
         actor = frame.team.started(group, "wgmma", "a wgmma product")
         with acting(frame.watch, actor):
             result = product(a, b, c, transposed, frame)
@@ -111,7 +114,7 @@ def _tma_load(source: Region, target: Region, find: Reference, arrives: bool) ->
             copy(source, target, frame)
         barrier.arrive(0, actor.after())
         if arrives:
-            barrier.arrive(1, frame.group.release())
+            _tell(barrier, 1, frame.group.release(), frame)
 
     return run
 
@@ -137,8 +140,9 @@ def synchronization(scope: Scope, node: tir.Node, name: str, args: list[Any]) ->
         operands = [expression(scope, arg) for arg in args if tir.kind(arg) != "StringImm"]
         return _named(operands, waits=name == "tvm_storage_sync")
     if name in _PENDING:
-        left = expression(scope, args[0]) if args else _none
-        return _wait_pending(_PENDING[name], left)
+        if args and tir.is_constant(args[0]) and int(args[0].value) < 0:
+            raise tir.refusal(f"{name} until {args[0]} operations are left,", node)
+        return _wait_pending(_PENDING[name], expression(scope, args[0]) if args else _none)
     return _COMMITS[name]
 
 
@@ -148,7 +152,7 @@ def _none(frame: Frame) -> int:
 
 def _wait_parity(find: Reference, parity: Compute) -> Run:
     def run(frame: Frame) -> Steps:
-        return wait_parity(frame.group, find(frame), int(parity(frame)) & 1, frame.watch)
+        return wait_parity(frame.group, find(frame), int(parity(frame)), frame.watch)
 
     return run
 
@@ -157,9 +161,17 @@ def _arrive(find: Reference, count: Compute) -> Run:
     def run(frame: Frame) -> None:
         barrier, group = find(frame), frame.group
         barrier.bytes += int(count(frame)) * len(group.threads)
-        barrier.arrive(len(group.threads), group.release())
+        _tell(barrier, len(group.threads), group.release(), frame)
 
     return run
+
+
+def _tell(barrier: Barrier, threads: int, clock: Clock, frame: Frame) -> None:
+    """Arrive at a barrier; all threads that do so at once must belong to one phase."""
+    if threads > barrier.missing:
+        said = f"{threads} threads arrive, where phase {barrier.phase} needs {barrier.missing}"
+        frame.watch.fault("phase", barrier.name, barrier.place, said)
+    barrier.arrive(threads, clock)
 
 
 def _expect(find: Reference, count: Compute) -> Run:
@@ -175,7 +187,7 @@ def _arrive_after_copies(find: Reference, _: Compute) -> Run:
         clock = group.release()
         for copied in (*group.committed, *group.copies):
             merge(clock, copied)
-        find(frame).arrive(len(group.threads), clock)
+        _tell(find(frame), len(group.threads), clock, frame)
 
     return run
 
@@ -198,7 +210,7 @@ def _named(operands: list[Compute], *, waits: bool) -> Run:
         barrier = team.named(number or 0, count or team.threads)
         if waits:
             return synchronize(group, barrier, frame.watch)
-        barrier.arrive(len(group.threads), group.release())
+        _tell(barrier, len(group.threads), group.release(), frame)
         return None
 
     return run
@@ -217,7 +229,7 @@ def _wait_pending(kind: str, left: Compute) -> Run:
 
     def run(frame: Frame) -> None:
         pending = getattr(frame.group, kind)
-        while len(pending) > int(left(frame)):
+        while len(pending) > max(int(left(frame)), 0):
             merge(frame.group.clock, pending.pop(0))
 
     return run

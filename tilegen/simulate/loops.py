@@ -53,13 +53,14 @@ def blocks(tag: str, slot: int, count: Compute, body: Run, threads: int | None) 
 
 def _block(body: Run, threads: int, frame: Frame) -> None:
     """Run a block whose threads part ways, or start what is over later."""
+    frame.barriers.clear()
     frame.team = team = Team(frame.watch, threads, frame.generator)
     frame.group = frame.watch.actor = team.main
     steps = body(frame)
     if steps is not None:
         team.add(team.main, steps)
         team.run()
-    team.finish()
+    team.finish(barrier for array in frame.barriers.values() for barrier in array)
 
 
 def varying(slot: int, first: Compute, count: Compute, body: Run) -> Run:

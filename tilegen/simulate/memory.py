@@ -64,9 +64,11 @@ class Buffer:
             anything is written, and outside of global memory.
         track: Set while a ``T.Parallel`` runs whose iterations may disagree about the buffer.
         memory: The buffer of which this is another view, or itself.
+        untold: Whether no two agents can disagree about it: nothing writes it, or each part of
+            the threads has its own.
     """
 
-    __slots__ = ("initialized", "memory", "name", "owner", "scope", "tensor", "track")
+    __slots__ = ("initialized", "memory", "name", "owner", "scope", "tensor", "track", "untold")
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class Buffer:
         self.name, self.scope, self.tensor = name, scope, tensor
         self.initialized, self.owner = initialized, owner
         self.memory = memory or self
+        self.untold = scope in ("local", "local.var")
         self.track: Track | None = None
 
     @property
@@ -98,7 +101,7 @@ class Buffer:
         def start(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.view(-1)[: prod(shape)].view(tuple(shape))
 
-        return Buffer(
+        view = Buffer(
             name,
             self.scope,
             start(self.tensor),
@@ -106,6 +109,8 @@ class Buffer:
             start(self.owners()) if self.is_global else None,
             self.memory,
         )
+        view.untold = self.untold
+        return view
 
     def copied(self) -> Buffer:
         """Return other memory of the same content: registers of other threads."""
@@ -135,7 +140,9 @@ def operand(name: str, tensor: torch.Tensor, *, is_output: bool) -> Buffer:
     if is_output:
         poison(tensor)
         initialized = torch.zeros(tensor.shape, dtype=torch.bool)
-    return Buffer(name, "global", tensor, initialized)
+    buffer = Buffer(name, "global", tensor, initialized)
+    buffer.untold = True  # until it is known to be written
+    return buffer
 
 
 def poison(tensor: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from attrs import frozen
+from attrs import define
 
 from tilegen.simulate.report import Range, Watch, extent
 
@@ -34,7 +34,7 @@ def merge(clock: Clock, other: Clock) -> None:
             clock[agent] = step
 
 
-@frozen(eq=False)
+@define(eq=False)
 class Access:
     """An access to a box of a buffer, or to some elements in it.
 
@@ -46,6 +46,7 @@ class Access:
         bounds: First element of each axis and the one after the last.
         place: What indexed the buffer.
         mask: Which elements of the place; None for all.
+        is_box: Whether it is every element within the bounds.
         shape: Shape of the view of the memory.
         site: File and line.
     """
@@ -57,13 +58,9 @@ class Access:
     bounds: tuple[Range, ...]
     place: Place
     mask: torch.Tensor | None
+    is_box: bool
     shape: torch.Size
     site: tuple[str, int]
-
-    @property
-    def is_box(self) -> bool:
-        """Whether every element within the bounds is accessed."""
-        return self.mask is None and not any(isinstance(p, torch.Tensor) for p in self.place)
 
     def elements(self) -> torch.Tensor:
         """Return which elements of the memory are accessed, as one axis."""
@@ -79,8 +76,8 @@ class Access:
         return found.view(-1)
 
     def covers(self, other: Access) -> bool:
-        """Return whether nothing need be known about an earlier, ordered access any more."""
-        if self.shape != other.shape or not self.is_box:
+        """Return whether a box leaves nothing to know about an earlier, ordered access."""
+        if self.shape != other.shape:
             return False
         if self.mode == "write":
             pairs = zip(self.bounds, other.bounds, strict=True)
@@ -136,30 +133,31 @@ def record(
         mode: Whether they are read, written, or changed atomically.
     """
     actor = watch.actor
-    own = buffer.scope in ("local", "local.var")  # each part of the threads has its own
-    if actor is None or own or (mask is not None and not mask.any()):
+    if actor is None or buffer.untold or (mask is not None and not mask.any()):
         return
-    bounds = tuple(
-        (int(part.min()), int(part.max()) + 1)
-        if isinstance(part, torch.Tensor)
-        else (part.start, part.stop)
-        if isinstance(part, slice)
-        else (part, part + 1)
-        for part in place
-    )
-    made = actor.name, actor.agent, actor.step
-    new = Access(*made, mode, bounds, place, mask, buffer.tensor.shape, watch.site)
+    bounds = tuple(_bounds(part) for part in place)
+    is_box = mask is None and not any(isinstance(part, torch.Tensor) for part in place)
+    made, shape = (actor.name, actor.agent, actor.step), buffer.tensor.shape
+    new = Access(*made, mode, bounds, place, mask, is_box, shape, watch.site)
     earlier = actor.team.accesses.setdefault(buffer.memory, [])
     for old in earlier:
         unordered = old.step > actor.clock.get(old.agent, 0)
         if unordered and (mode == "write" or mode != old.mode) and watch.checks.race:
             _require_apart(old, new, buffer, watch)
-    if new.is_box:
+    if is_box:
         earlier[:] = [old for old in earlier if not new.covers(old)]
     elif len(earlier) > _MANY:
         known = actor.team.known()
         earlier[:] = [old for old in earlier if old.step > known.get(old.agent, 0)]
     earlier.append(new)
+
+
+def _bounds(part: int | slice | torch.Tensor) -> Range:
+    if isinstance(part, slice):
+        return part.start, part.stop
+    if isinstance(part, int):
+        return part, part + 1
+    return int(part.min()), int(part.max()) + 1
 
 
 _VERBS = {"read": "read", "write": "written", "atomic": "updated"}

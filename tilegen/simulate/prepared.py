@@ -163,6 +163,8 @@ def execute(
         if tensor.numel():  # tensors that share their memory share what is known about it
             key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
             buffer = known.setdefault(key, buffer)
+        if parameter.site[0] or parameter in written:
+            buffer.untold = False
         frame.buffers[parameter.place] = buffer
         for place, name, shape in parameter.aliases:
             frame.buffers[place] = buffer.reshaped(name, [int(size(frame)) for size in shape])
@@ -185,7 +187,10 @@ def _run(prepared: Prepared, frame: Frame, written: list[Parameter]) -> tuple[Di
         assert left_over is None, "what waits runs in a block"
     except Fault as fault:
         return (fault.diagnostic,)
-    except (RuntimeError, TypeError, IndexError, ZeroDivisionError) as error:
+    except ZeroDivisionError:
+        said = "an integer is divided by 0"
+        return (watch.suspected or watch.diagnostic("assertion", "divisor", [], said),)
+    except (RuntimeError, TypeError, IndexError) as error:
         if watch.suspected:
             return (watch.suspected,)
         file, line = watch.site

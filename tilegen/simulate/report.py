@@ -188,7 +188,7 @@ class Watch:
 
     def fault(self, kind: Kind, buffer: str, elements: Sequence[Range], message: str) -> NoReturn:
         """Raise the Fault of a diagnostic at the running statement, or of what it follows from."""
-        found, first = self._diagnostic(kind, buffer, elements, message), self.suspected
+        found, first = self.diagnostic(kind, buffer, elements, message), self.suspected
         if first and kind == "race" and buffer == first.buffer:
             found = evolve(first, kind=kind, message=f"{message}; this is at line {found.line}")
         elif first:
@@ -198,11 +198,12 @@ class Watch:
     def suspect(self, kind: Kind, buffer: str, elements: Sequence[Range], message: str) -> None:
         """Keep a diagnostic of the running statement until its cause is known."""
         if not self.suspected:
-            self.suspected = self._diagnostic(kind, buffer, elements, message)
+            self.suspected = self.diagnostic(kind, buffer, elements, message)
 
-    def _diagnostic(
+    def diagnostic(
         self, kind: Kind, buffer: str, elements: Sequence[Range], message: str
     ) -> Diagnostic:
+        """Return a diagnostic at the running statement."""
         file, line = self.site
         return Diagnostic(
             kind=kind,

@@ -9,7 +9,7 @@ over only for those that wait for it: a schedule in which it is late need not be
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -17,9 +17,9 @@ from attrs import define, frozen
 
 from tilegen.simulate.memory import Buffer
 from tilegen.simulate.order import Access, Actor, Clock, merge
-from tilegen.simulate.report import Fault, Watch
+from tilegen.simulate.report import Fault, Range, Watch
 
-_WARPGROUP = 128
+WARPGROUP = 128
 
 
 class Barrier:
@@ -41,6 +41,11 @@ class Barrier:
         self.phase, self.missing, self.bytes = 0, count, 0
         self.gathered: Clock = {}
         self.released: Clock = {}
+
+    @property
+    def place(self) -> list[Range]:
+        """Its place in the array, as diagnostics have it."""
+        return [(self.index, self.index + 1)]
 
     def arrive(self, threads: int, clock: Clock) -> None:
         """Count the arrivals of ``threads``, who know ``clock``."""
@@ -95,7 +100,7 @@ class Group(Actor):
             1,
             clock,
             team,
-            None if count == team.threads else first // _WARPGROUP,
+            None if count == team.threads else first // WARPGROUP,
         )
         self.threads = threads
         self.clock[self.agent] = 1
@@ -137,8 +142,8 @@ def _name(threads: torch.Tensor, total: int) -> str:
         return "the block"
     if count == 1:
         return f"thread {first}"
-    if count == _WARPGROUP and not first % _WARPGROUP:
-        return f"warpgroup {first // _WARPGROUP}"
+    if count == WARPGROUP and not first % WARPGROUP:
+        return f"warpgroup {first // WARPGROUP}"
     return f"threads {first}-{int(threads[-1])}"
 
 
@@ -233,13 +238,17 @@ class Team:
         self.watch.actor, wait = waits[0]
         self.watch.site, barrier = wait.site, wait.barrier
         assert barrier is not None
-        where = [(barrier.index, barrier.index + 1)]
-        self.watch.fault("deadlock", barrier.name, where, "never completes: " + "; ".join(said))
+        message = f"never completes: {'; '.join(said)}"
+        self.watch.fault("deadlock", barrier.name, barrier.place, message)
 
-    def finish(self) -> None:
+    def finish(self, barriers: Iterable[Barrier]) -> None:
         """Check that nothing is under way when the block ends."""
         if self.watch.suspected:
             raise Fault(self.watch.suspected)
+        for barrier in barriers:
+            if barrier.missing != barrier.count or barrier.bytes:
+                said = f"the block ends in {barrier}"
+                self.watch.fault("phase", barrier.name, barrier.place, said)
         clock = self.main.clock
         for buffer, accesses in self.accesses.items():
             for access in accesses:
@@ -265,6 +274,8 @@ def wait_parity(group: Group, barrier: Barrier, parity: int, watch: Watch) -> St
     one that the group waited for precedes neither, it has missed one.
     """
     site = watch.site
+    if parity not in (0, 1):
+        watch.fault("phase", barrier.name, barrier.place, f"parity {parity} is neither 0 nor 1")
     following = group.waited.get(barrier, -1) + 1
     _require_seen(barrier, following, parity == following % 2, watch)
     meant = barrier.phase - 1
@@ -279,9 +290,8 @@ def wait_parity(group: Group, barrier: Barrier, parity: int, watch: Watch) -> St
 
 def _require_seen(barrier: Barrier, meant: int, waited: bool, watch: Watch) -> None:
     if waited and barrier.phase > meant + 1:
-        where = [(barrier.index, barrier.index + 1)]
         said = f"phase {meant} is waited for, but {barrier.phase} phases have passed"
-        watch.fault("phase", barrier.name, where, said)
+        watch.fault("phase", barrier.name, barrier.place, said)
 
 
 def synchronize(group: Group, barrier: Barrier, watch: Watch) -> Steps:

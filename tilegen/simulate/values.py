@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -68,9 +67,9 @@ def divide(a: Value, b: Value, dtype: str) -> Value:
 
 def remainder(a: Value, b: Value, dtype: str) -> Value:
     """Return what C's ``%`` or ``fmod`` gives: a result of the sign of ``a``."""
-    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
-        return torch.fmod(tensor(a, dtype), b)
-    return int(math.fmod(a, b)) if dtype.startswith(("int", "uint")) else math.fmod(a, b)
+    if isinstance(a, int) and isinstance(b, int):
+        return a - b * divide(a, b, dtype)
+    return torch.fmod(tensor(a, dtype), b)
 
 
 def maximum(a: Value, b: Value, dtype: str) -> Value:

@@ -43,11 +43,14 @@ if TYPE_CHECKING:
     from tilegen.fuzz import fuzz
     from tilegen.program import Program, build
     from tilegen.reference import reference
+    from tilegen.schedules.elementwise import ElementwiseSchedule
     from tilegen.schedules.fields import Rasterization
     from tilegen.schedules.gemm import GemmSchedule
     from tilegen.serialize import dumps, loads
     from tilegen.simulate import simulate
+    from tilegen.specs.elementwise import Elementwise, GeluAndMul, SiluAndMul
     from tilegen.specs.gemm import Gemm
+    from tilegen.specs.reads import Input, Part
     from tilegen.targets import TARGETS, Target
     from tilegen.tune import tune
     from tilegen.verify import verify
@@ -87,11 +90,14 @@ _MODULES = {
     "tilegen.fuzz": ("fuzz",),
     "tilegen.program": ("Program", "build"),
     "tilegen.reference": ("reference",),
+    "tilegen.schedules.elementwise": ("ElementwiseSchedule",),
     "tilegen.schedules.fields": ("Rasterization",),
     "tilegen.schedules.gemm": ("GemmSchedule",),
     "tilegen.serialize": ("dumps", "loads"),
     "tilegen.simulate": ("simulate",),
+    "tilegen.specs.elementwise": ("Elementwise", "GeluAndMul", "SiluAndMul"),
     "tilegen.specs.gemm": ("Gemm",),
+    "tilegen.specs.reads": ("Input", "Part"),
     "tilegen.targets": ("TARGETS", "Target"),
     "tilegen.tune": ("tune",),
     "tilegen.verify": ("verify",),
@@ -105,13 +111,18 @@ __all__ = [
     "Clamp",
     "CompileError",
     "Dyn",
+    "Elementwise",
+    "ElementwiseSchedule",
     "Gelu",
+    "GeluAndMul",
     "Gemm",
     "GemmSchedule",
+    "Input",
     "LegalityError",
     "Map",
     "Multiply",
     "OperandError",
+    "Part",
     "Program",
     "Rasterization",
     "Relu",
@@ -121,6 +132,7 @@ __all__ = [
     "ScheduleError",
     "Sigmoid",
     "Silu",
+    "SiluAndMul",
     "SimulationError",
     "Softcap",
     "SpecError",

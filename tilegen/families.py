@@ -80,6 +80,21 @@ FAMILIES = {
             "warp_specialized": "gemm/warp_specialized.py.j2",
         },
     ),
+    "elementwise": Family(
+        name="elementwise",
+        spec_path="tilegen.specs.elementwise:Elementwise",
+        schedule_path="tilegen.schedules.elementwise:ElementwiseSchedule",
+        candidates_path="tilegen.schedules.elementwise:candidates",
+        options_path="tilegen.schedules.elementwise:OPTIONS",
+        geometry_path="tilegen.geometry.elementwise:ElementwiseGeometry",
+        rules_path="tilegen.rules.elementwise:RULES",
+        reference_path="tilegen.reference.elementwise:reference",
+        tolerance_path="tilegen.reference.elementwise:tolerances",
+        cost_path="tilegen.schedules.elementwise:cost_us",
+        peers_path="tilegen.peers.elementwise:PEERS",
+        fuzz_path="tilegen.fuzz.elementwise:FUZZED",
+        templates={"vectors": "elementwise/vectors.py.j2"},
+    ),
 }
 
 

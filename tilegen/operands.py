@@ -230,7 +230,8 @@ class Placement:
 def place_new(operand: Operand, shape: Sequence[int]) -> Placement:
     """Return how a newly allocated, contiguous tensor reaches the kernel."""
     row = shape[-1] * operand.dtype.bytes
-    regular = not isinstance(operand.shape[-1], Dyn) or row % 16 == 0
+    # Tensors without broadcasting are one row: where their last axis ends does not matter.
+    regular = operand.kind == "full" or not isinstance(operand.shape[-1], Dyn) or row % 16 == 0
     return Placement("dense" if regular else "unaligned", False)
 
 
@@ -241,7 +242,7 @@ def place(operand: Operand, tensor: torch.Tensor, *, is_output: bool) -> Placeme
     of the chain always. Strides of dimensions of size 1 do not matter.
     """
     aligned = tensor.data_ptr() % 16 == 0
-    if operand.kind != "mainloop" and not is_output:
+    if not operand.in_rows and not is_output:
         dense = operand.kind == "scalar" or (tensor.is_contiguous() and aligned)
         return Placement("dense" if dense else "strided", tensor.is_neg())
     item, row = tensor.element_size(), tensor.shape[-1]

@@ -77,9 +77,10 @@ class Program:
     schedule: Any = field(converter=Converter(_canonical, takes_self=True))
 
     def __attrs_post_init__(self) -> None:
-        served = {"mainloop": ("strided", "unaligned"), "scalar": ()}
-        kinds = {operand.name: served.get(operand.kind, ("strided",)) for operand in self.params}
-        kinds |= {output.name: ("strided", "unaligned") for output in self.spec.outputs}
+        rows: tuple[Access, ...] = ("strided", "unaligned")
+        kinds = {o.name: rows if o.in_rows else ("strided",) for o in self.params}
+        kinds |= {o.name: () for o in self.params if o.kind in ("scalar", "workspace")}
+        kinds |= {output.name: rows for output in self.spec.outputs}
         for name, access in self.access:
             if access not in kinds.get(name, ()):
                 raise LegalityError(

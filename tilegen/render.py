@@ -12,6 +12,7 @@ import jinja2
 
 from tilegen.epilogue import Step
 from tilegen.errors import RenderError
+from tilegen.expr import Expr
 from tilegen.expr_print import to_statements, to_torch_statements
 
 if TYPE_CHECKING:
@@ -41,22 +42,37 @@ def policy(value: str) -> str:
 _LINE = 100
 
 
-def statements(step: Step, place: str, names: dict[str, str], indent: int) -> list[str]:
-    """Return the lines of one epilogue step, which updates ``place`` through its value ``x``."""
+def statements(
+    step: Step, place: str, names: dict[str, str], indent: int, local: str = "x"
+) -> list[str]:
+    """Return the lines of one epilogue step, which updates ``place`` through its value ``x``.
+
+    Where the value is used twice, it gets the name ``local``.
+    """
     width = _LINE - indent - len(f"{place} = ")
-    bindings, value = to_statements(step.value, {**names, "x": "x"}, width=width)
+    bindings, value = to_statements(step.value, {**names, "x": local}, width=width)
     lines = [f"{name} = {text}" for name, text in bindings]
-    uses = sum(len(re.findall(r"\bx\b", text)) for text in (*lines, value))
+    uses = sum(len(re.findall(rf"\b{local}\b", text)) for text in (*lines, value))
     if uses == 1:
-        bindings, value = to_statements(step.value, {**names, "x": place}, width=width)
-        return [*(f"{name} = {text}" for name, text in bindings), f"{place} = {value}"]
-    return [*([f"x = {place}"] if uses else []), *lines, f"{place} = {value}"]
+        return assigned(step.value, place, {**names, "x": place}, indent)
+    return [*([f"{local} = {place}"] if uses else []), *lines, f"{place} = {value}"]
 
 
-def torch_statements(step: Step, names: dict[str, str], indent: int) -> list[str]:
-    """Return the torch lines of one epilogue step, which updates ``x``."""
-    bindings, value = to_torch_statements(step.value, names, width=_LINE - indent - len("x = "))
-    return [*(f"{name} = {text}" for name, text in bindings), f"x = {value}"]
+def assigned(value: Expr, place: str, names: dict[str, str], indent: int) -> list[str]:
+    """Return the lines that set ``place`` to an expression of ``names``."""
+    bindings, text = to_statements(value, names, width=_LINE - indent - len(f"{place} = "))
+    return [*(f"{name} = {part}" for name, part in bindings), f"{place} = {text}"]
+
+
+def torch_statements(step: Step, names: dict[str, str], indent: int, local: str = "x") -> list[str]:
+    """Return the torch lines of one epilogue step, which updates ``local``."""
+    return torch_assigned(step.value, local, names, indent)
+
+
+def torch_assigned(value: Expr, place: str, names: dict[str, str], indent: int) -> list[str]:
+    """Return the torch lines that set ``place`` to an expression of ``names``."""
+    bindings, text = to_torch_statements(value, names, width=_LINE - indent - len(f"{place} = "))
+    return [*(f"{name} = {part}" for name, part in bindings), f"{place} = {text}"]
 
 
 def arguments(names: Iterable[str], head: str, tail: str) -> str:
@@ -88,7 +104,9 @@ def environment() -> jinja2.Environment:
         policy=policy,
         arguments=arguments,
         statements=statements,
+        assigned=assigned,
         torch_statements=torch_statements,
+        torch_assigned=torch_assigned,
     )
     return env
 

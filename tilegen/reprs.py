@@ -18,5 +18,5 @@ def compact_repr(self: Any, hidden: Collection[str] = ()) -> str:
             positional = False
             continue
         by_position = positional and not attribute.kw_only
-        parts.append(repr(value) if by_position else f"{attribute.name}={value!r}")
+        parts.append(repr(value) if by_position else f"{attribute.alias}={value!r}")
     return f"{type(self).__name__}({', '.join(parts)})"

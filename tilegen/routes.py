@@ -212,7 +212,7 @@ def check_outputs(call: Signature, path: Route, inputs: Tensors, given: MaybeTen
             operand = call.slots[j]
             is_read = j < count
             copied_later = is_read and not path.in_place[i]
-            overwritten = is_read and i == count and operand.kind == "tile"
+            overwritten = is_read and i == count and operand.kind in ("tile", "full")
             if not copied_later and not (overwritten and same_elements(tensor, other)):
                 _check_disjoint(call.slots[i], tensor, operand, other)
         known.append((i, tensor, start))

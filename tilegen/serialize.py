@@ -17,6 +17,7 @@ from tilegen.errors import SpecError, TilegenError
 from tilegen.expr import Expr, from_json, to_json
 from tilegen.families import FAMILIES
 from tilegen.program import Program
+from tilegen.specs.reads import Read
 from tilegen.targets import TARGETS
 
 FORMAT = 1
@@ -130,6 +131,7 @@ def converter() -> cattrs.Converter:
         Dim, lambda value, _: made.structure(value, Dyn) if isinstance(value, dict) else value
     )
     configure_tagged_union(EpilogueOp, made, tag_name="op")
+    configure_tagged_union(Read, made, tag_name="read")
     return made
 
 

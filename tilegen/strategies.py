@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache
+from importlib import import_module
 from typing import Any, TypeVar
 
 from attrs import evolve
@@ -22,6 +23,7 @@ from tilegen.dtypes import FLOATS, DType
 from tilegen.epilogue import OPS, EpilogueOp, Store, operand_kind
 from tilegen.families import FAMILIES, family_of
 from tilegen.program import Access, Program, build, is_legal
+from tilegen.schedules.elementwise import VALUES as ELEMENTWISE_VALUES
 from tilegen.schedules.fields import UNSET, Rasterization
 from tilegen.schedules.gemm import OPTIONS, GemmSchedule
 from tilegen.specs.gemm import Gemm
@@ -237,9 +239,29 @@ def gemm_schedules(*, complete: bool = False) -> SearchStrategy[GemmSchedule]:
 
 # --- any family -------------------------------------------------------------------------------
 
-_SPECS: dict[str, Callable[..., SearchStrategy[Any]]] = {"gemm": gemm_specs}
-_SCHEDULES: dict[str, Callable[..., SearchStrategy[Any]]] = {"gemm": gemm_schedules}
-_VALUES: dict[str, Mapping[str, tuple[object, ...]]] = {"gemm": _GEMM_VALUES}
+
+def _elsewhere(family: str, kind: str) -> Callable[..., SearchStrategy[Any]]:
+    """Return what draws specs or schedules of a family that has a module of its own for it."""
+
+    def draw(**options: Any) -> SearchStrategy[Any]:
+        module = import_module(f"tilegen.strategies_{family}")
+        return getattr(module, f"{family}_{kind}")(**options)
+
+    return draw
+
+
+_SPECS: dict[str, Callable[..., SearchStrategy[Any]]] = {
+    "gemm": gemm_specs,
+    "elementwise": _elsewhere("elementwise", "specs"),
+}
+_SCHEDULES: dict[str, Callable[..., SearchStrategy[Any]]] = {
+    "gemm": gemm_schedules,
+    "elementwise": _elsewhere("elementwise", "schedules"),
+}
+_VALUES: dict[str, Mapping[str, tuple[object, ...]]] = {
+    "gemm": _GEMM_VALUES,
+    "elementwise": ELEMENTWISE_VALUES,
+}
 
 
 @cache
@@ -264,10 +286,10 @@ def accesses(program: Program) -> SearchStrategy[dict[str, Access]]:
     """Draw operands and outputs of a program that are not dense, and how not."""
     served: dict[str, tuple[Access, ...]] = {
         operand.name: ("strided", "unaligned")
-        if operand.kind == "mainloop" or operand in program.spec.outputs
+        if operand.in_rows or operand in program.spec.outputs
         else ("strided",)
         for operand in program.params
-        if operand.kind != "scalar"
+        if operand.kind not in ("scalar", "workspace")
     }
     names = st.lists(st.sampled_from(sorted(served)), unique=True, max_size=3)
     return names.flatmap(

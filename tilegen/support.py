@@ -12,7 +12,7 @@ from attrs import NOTHING, fields, frozen
 
 from tilegen.dims import Dyn
 from tilegen.dtypes import FLOATS, DType
-from tilegen.epilogue import OPS
+from tilegen.epilogue import OPS, EpilogueOp
 from tilegen.errors import SpecError
 from tilegen.expr import Expr
 from tilegen.families import FAMILIES, Family
@@ -117,10 +117,10 @@ def _fields(kind: type) -> Iterator[tuple[str, ...]]:
         default = attribute.default
         text = "required" if default is NOTHING else f"`{default!r}`"
         yield (
-            f"`{attribute.name}`",
+            f"`{attribute.alias}`",
             _takes(hints[attribute.name]),
             "chosen" if text == "`UNSET`" else text,
-            meanings.get(attribute.name, ""),
+            meanings.get(attribute.alias or attribute.name, ""),
         )
 
 
@@ -129,7 +129,8 @@ def _takes(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return ", ".join(f"`{value!r}`" for value in get_args(hint))
     if get_origin(hint) is tuple:
-        return "a tuple of ops"
+        (kind, *_) = get_args(hint)
+        return f"a tuple of {'ops' if kind == EpilogueOp else _takes(kind)}"
     if parts := get_args(hint):
         return ", ".join(map(_takes, parts))
     names = {NoneType: "`None`", Dyn: '`tg.dyn("m")`', DType: "a dtype", Expr: "a function"}

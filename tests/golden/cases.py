@@ -1,5 +1,7 @@
 """The programs whose emitted source is recorded, by family and case: a small, telling set."""
 
+from golden.cases_elementwise import ELEMENTWISE
+
 import tilegen as tg
 from tilegen.program import Program
 
@@ -144,4 +146,4 @@ GEMM: dict[str, Program] = {
         schedule="default",
     ),
 }
-CASES = {"gemm": GEMM}
+CASES = {"gemm": GEMM, "elementwise": ELEMENTWISE}

@@ -13,6 +13,7 @@ from tilegen.epilogue import OPS
 from tilegen.errors import RefusedError
 from tilegen.expr import Expr
 from tilegen.families import FAMILIES
+from tilegen.specs.reads import Function
 from tilegen.strategies import (
     accesses,
     chains,
@@ -24,6 +25,7 @@ from tilegen.strategies import (
     schedules,
     specs,
 )
+from tilegen.strategies_elementwise import elementwise_specs, functions, parts, reads
 from tilegen.targets import TARGETS, Target
 
 # What a program is made of, and a strategy that varies every field of it.
@@ -33,6 +35,9 @@ DONORS = {
         tg.Rasterization, st.integers(1, 16), st.sampled_from(("row", "column"))
     ),
     **{op: epilogue_ops(op) for op in OPS.values()},
+    tg.Input: reads().filter(lambda read: isinstance(read, tg.Input)),
+    tg.Part: parts(),
+    Function: functions(),
     **{family.part("spec"): specs(name) for name, family in FAMILIES.items()},
     **{
         family.part("schedule"): schedules(name, complete=True) for name, family in FAMILIES.items()
@@ -48,8 +53,11 @@ NEVER_CHANGE = {(tg.Gemm, "compute"): "one value for each dtype: tf32 for float3
 
 
 def test_every_class_of_a_program_has_a_donor():
-    parts = (*sample(specs(), 60), *sample(schedules("gemm", complete=True), 10))
-    assert {type(node) for part in parts for _, node in nodes(part)} == set(DONORS)
+    drawn = [
+        schedule for name in FAMILIES for schedule in sample(schedules(name, complete=True), 9)
+    ]
+    drawn += sample(specs(), 60 * len(FAMILIES))
+    assert {type(node) for part in drawn for _, node in nodes(part)} == set(DONORS)
 
 
 def nodes(value, path=()):
@@ -69,8 +77,13 @@ def test_strategies_vary_every_field(kind, name):
     find(two, lambda pair: getattr(pair[0], name) != getattr(pair[1], name), settings=SEARCH)
 
 
+ELEMENTWISE = (tg.Elementwise, tg.ElementwiseSchedule, tg.Input, tg.Part, Function)
+
+
 def programs_with(kind):
     """Return a strategy of legal programs that hold a value of the class ``kind``."""
+    if kind in ELEMENTWISE:
+        return legal_programs(spec=elementwise_specs(epilogue=chains(0, 2)))
     epilogue = chains(0, 2)
     if kind in OPS.values():
         epilogue = chains(1, 1, ops=epilogue_ops(kind)).map(lambda chain: (*chain, tg.Relu()))
@@ -95,7 +108,12 @@ def replaced(value, path, new):
     first, *rest = path
     if isinstance(first, int):
         return tuple(replaced(v, rest, new) if i == first else v for i, v in enumerate(value))
-    return evolve(value, **{first: replaced(getattr(value, first), rest, new)})
+    return changed(value, first, replaced(getattr(value, first), rest, new))
+
+
+def changed(node, name, value):
+    """Return ``node`` with another value of the field ``name``, which may be made by an alias."""
+    return evolve(node, **{getattr(attrs.fields(type(node)), name).alias: value})
 
 
 def code(program):
@@ -113,14 +131,14 @@ def flipped(program, path, node, name, other):
     A changed spec for which the schedule is not legal any more gets its default one.
     """
     try:
-        changed = evolve(node, **{name: other})
+        flipped = changed(node, name, other)
         try:
-            return replaced(program, path, changed)
+            return replaced(program, path, flipped)
         except tg.LegalityError:
             if path[0] != "spec":
                 raise
             program = tg.build(program.spec, target=program.target).with_access(program.access)
-            return replaced(program, path, changed)
+            return replaced(program, path, flipped)
     except RefusedError as error:
         return error
 

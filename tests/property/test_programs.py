@@ -7,7 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
-from math import ceil
+from math import ceil, prod
 
 import pytest
 from attrs import evolve
@@ -166,14 +166,29 @@ def test_equality_is_that_of_the_parts_and_of_the_digest(first, second):
 
 
 @given(programs())
-def test_derived_numbers_are_within_limits_and_cover_the_output(program):
-    schedule, spec, target = program.schedule, program.spec, program.target
+def test_derived_numbers_are_within_limits(program):
+    target = program.target
     assert program.smem_bytes <= target.smem_bytes
-    assert schedule.threads <= program.threads <= target.max_threads
+    assert program.schedule.threads <= program.threads <= target.max_threads
+    assert max(program.grid()[1:]) <= 65535
+
+
+@given(programs("gemm"))
+def test_tiles_cover_the_output(program):
+    schedule, spec, target = program.schedule, program.spec, program.target
     rows = spec.m if isinstance(spec.m, int) else spec.m.hint
     tiles = [ceil(rows / schedule.block_m), ceil(spec.n / schedule.block_n)]
     if schedule.variant == "warp_specialized":
         assert program.grid() == (min(target.sms, tiles[0] * tiles[1]), 1, 1)
     else:
         assert sorted(program.grid()) == sorted([*tiles, 1])
-    assert program.grid()[1] <= 65535
+
+
+@given(programs("elementwise"))
+def test_vectors_cover_the_output(program):
+    schedule = program.schedule
+    shape = program.spec.shape
+    elements = prod(size if isinstance(size, int) else size.hint for size in shape)
+    ctas, _, _ = program.grid()
+    covered = schedule.threads * schedule.unroll * schedule.vector
+    assert (ctas - 1) * covered < elements <= ctas * covered

@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 import tilegen as tg
 from tilegen.families import FAMILIES
 from tilegen.reference import inputs
-from tilegen.strategies import dims_near, gemm_specs, legal_programs
+from tilegen.strategies import dims_near, gemm_specs, legal_programs, specs
 from tilegen.targets import TARGETS
 
 torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
 
 SIZES = dims_near(16, tiles=4).filter(lambda size: size < 140)
-SMALL = {"gemm": gemm_specs(m=SIZES | st.just(tg.dyn("m", hint=50)), n=SIZES, k=SIZES)}
+SMALL = {
+    "gemm": gemm_specs(m=SIZES | st.just(tg.dyn("m", hint=50)), n=SIZES, k=SIZES),
+    "elementwise": specs("elementwise"),
+}
 """By family, specs that are simulated in milliseconds."""
 
 

@@ -30,7 +30,10 @@ ROOT = Path(__file__).parents[2]
 LAZY = ("torch", "tilelang", "jinja2", "hypothesis", "cattrs", "click", "rich")
 MAKE_GEMM = "import tilegen as tg; tg.Gemm(m=128, n=128, k=128, dtype='float16')"
 # One spec a family, as text, for a process of its own.
-SPECS = {"gemm": "tg.Gemm(m=77, n=128, k=64, dtype='bfloat16') | tg.Bias() | tg.Gelu()"}
+SPECS = {
+    "gemm": "tg.Gemm(m=77, n=128, k=64, dtype='bfloat16') | tg.Bias() | tg.Gelu()",
+    "elementwise": "tg.SiluAndMul(rows=tg.dyn('m'), cols=128, dtype='bfloat16') | tg.Bias()",
+}
 
 
 # --- start-up ---------------------------------------------------------------------------------

@@ -121,6 +121,9 @@ def _kernel(function: ast.FunctionDef, constants: Mapping[str, object]) -> Kerne
             dtypes[name] = constant(argument(value, 1, "dtype"), constants)
     for name, value in _assignments(nodes):
         whole = value.args[0] if isinstance(value, ast.Call) and value.args else value
+        if isinstance(value, ast.Call) and operation(value) == "Tensor":  # a view of its data
+            data = argument(value, 2, "data")
+            whole = data.value if isinstance(data, ast.Attribute) else data
         if isinstance(whole, ast.Name) and name not in spaces:
             aliases[name] = aliases.get(whole.id, whole.id)
     seen = {name: dtype for name, dtype in dtypes.items() if isinstance(dtype, str)}

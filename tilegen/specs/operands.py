@@ -13,7 +13,9 @@ from tilegen.dims import Dim
 from tilegen.dtypes import DType
 from tilegen.errors import SpecError
 
-Kind = Literal["mainloop", "row_vector", "column_vector", "tile", "scalar"]
+Kind = Literal[
+    "mainloop", "row_vector", "column_vector", "tile", "scalar", "full", "broadcast", "workspace"
+]
 
 
 @frozen
@@ -25,13 +27,20 @@ class Operand:
         shape: Its dimensions.
         dtype: Its element type.
         kind: ``mainloop``; or how it is broadcast over the (m, n) output: ``row_vector`` (n,),
-            ``column_vector`` (m,), ``tile`` (m, n), ``scalar`` (1,). Declared, never inferred.
+            ``column_vector`` (m,), ``tile`` (m, n), ``scalar`` (1,); over an output of any rank
+            ``full``, and ``broadcast`` along some axes. Declared, never inferred. A
+            ``workspace`` is no operand of a call: the kernel allocates it.
     """
 
     name: str
     shape: tuple[Dim, ...]
     dtype: DType
     kind: Kind
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether a kernel reads it in rows of neighbouring elements, and not by any strides."""
+        return self.kind in ("mainloop", "full")
 
     def describe(self) -> str:
         """Return its shape and dtype as text, such as ``(m, 4096) bfloat16``."""
@@ -49,8 +58,15 @@ RESERVED = frozenset(
 )
 
 
-def check_names(operands: Iterable[Operand], dims: Iterable[str]) -> None:
+def check_names(
+    operands: Iterable[Operand], dims: Iterable[str], reserved: frozenset[str] = RESERVED
+) -> None:
     """Check that no operand, output or dynamic dimension shares a name.
+
+    Args:
+        operands: Operands and outputs.
+        dims: Names of dynamic dimensions.
+        reserved: Names that the emitted source uses itself.
 
     Raises:
         SpecError: A name is repeated or is used by the emitted source itself.
@@ -65,7 +81,7 @@ def check_names(operands: Iterable[Operand], dims: Iterable[str]) -> None:
                 value=name,
                 hint=f'give one of them another, such as name="{name}_2"',
             )
-        used = name in RESERVED or re.fullmatch(r"t\d+|.*_shared|.*_stride|__.*", name)
+        used = name in reserved or re.fullmatch(r"t\d+|.*_shared|.*_stride|__.*", name)
         if (used and name != "out") or keyword.iskeyword(name):
             raise SpecError(
                 "is a name that the emitted source uses for itself",

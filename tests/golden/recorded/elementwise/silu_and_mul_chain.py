@@ -1,0 +1,96 @@
+"""Elementwise: out = silu(gate) * up -> Bias -> Store -> Relu
+
+Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
+
+  x     (m, 8192) bfloat16
+  bias  (4096,) bfloat16
+  out   (m, 4096) bfloat16
+  pre   (m, 4096) float32
+spec: Elementwise(shape=(Dyn(name='m', multiple_of=1, hint=4096), 4096), fn=(gate, up) ->
+      silu(gate) * up, dtype='bfloat16', operands=(Part('x', 0, name='gate'), Part('x', 1,
+      name='up')), epilogue=(Bias(), Store('pre', 'float32'), Relu()), name='silu_and_mul')
+schedule: ElementwiseSchedule(threads=256, vector=8, unroll=1)
+"""
+
+import tilelang
+import tilelang.language as T
+import torch
+from torch.nn import functional
+
+VECTOR = 8  # elements of a vector
+BLOCK = 256  # vectors of a CTA, 1 a thread
+
+
+def build():
+    """Return the kernel as a TileLang PrimFunc of (x, bias, out, pre)."""
+    m = T.dynamic("m", "int32")
+    size = T.cast(m, "int64") * 4096
+
+    @T.prim_func
+    def silu_and_mul_bfloat16_bias_store_relu(
+        x: T.Tensor((m, 8192), "bfloat16"),
+        bias: T.Tensor((4096,), "bfloat16"),
+        out: T.Tensor((m, 4096), "bfloat16"),
+        pre: T.Tensor((m, 4096), "float32"),
+    ):
+        with T.Kernel(T.ceildiv(size, BLOCK * VECTOR), threads=256) as block:
+            x_0_tile = T.alloc_fragment((BLOCK, VECTOR), "bfloat16")
+            x_1_tile = T.alloc_fragment((BLOCK, VECTOR), "bfloat16")
+            acc = T.alloc_fragment((BLOCK, VECTOR), "float32")
+
+            for i, j in T.Parallel(BLOCK, VECTOR):
+                v = T.cast(block, "int64") * BLOCK + i
+                x_0_tile[i, j] = x[v // 512, v % 512 * VECTOR + j]
+            for i, j in T.Parallel(BLOCK, VECTOR):
+                v = T.cast(block, "int64") * BLOCK + i
+                x_1_tile[i, j] = x[v // 512, 4096 + v % 512 * VECTOR + j]
+
+            for i, j in T.Parallel(BLOCK, VECTOR):
+                t0 = T.cast(x_0_tile[i, j], "float32")
+                t1 = t0 * T.fast_rcp(1.0 + T.exp2(t0 * -1.442695))
+                t2 = T.cast(x_1_tile[i, j], "float32")
+                acc[i, j] = t1 * t2
+            for i, j in T.Parallel(BLOCK, VECTOR):
+                v = T.cast(block, "int64") * BLOCK + i
+                acc[i, j] = acc[i, j] + T.cast(bias[v % 512 * VECTOR + j], "float32")
+            for i, j in T.Parallel(BLOCK, VECTOR):
+                v = T.cast(block, "int64") * BLOCK + i
+                pre[v // 512, v % 512 * VECTOR + j] = acc[i, j]
+            for i, j in T.Parallel(BLOCK, VECTOR):
+                e = acc[i, j]
+                acc[i, j] = T.if_then_else(e < 0.0, 0.0, e)
+            for i, j in T.Parallel(BLOCK, VECTOR):
+                v = T.cast(block, "int64") * BLOCK + i
+                out[v // 512, v % 512 * VECTOR + j] = acc[i, j]
+
+    return silu_and_mul_bfloat16_bias_store_relu
+
+
+def main():
+    """Compare the kernel with torch in float64 on random operands, where there is a GPU."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was checked")
+        return
+    torch.manual_seed(0)
+    m = 4096
+    x = torch.randn(m, 8192, device="cuda").to(torch.bfloat16)
+    bias = torch.randn(4096, device="cuda").to(torch.bfloat16)
+    out = torch.full((m, 4096), torch.nan, device="cuda").to(torch.bfloat16)
+    pre = torch.full((m, 4096), torch.nan, device="cuda").to(torch.float32)
+
+    kernel = tilelang.compile(build(), target={"arch": "sm_90a", "kind": "cuda"})
+    kernel(x, bias, out, pre)
+
+    value = functional.silu(x[..., 0:4096].double()) * x[..., 4096:8192].double()
+    value = value + bias.double()
+    error = (pre.double() - value).norm() / (value.norm() + 1e-30)
+    print(f"pre: relative error {error:.1e}")
+    assert error < 1e-2, "pre differs from torch"
+    value = torch.relu(value)
+    error = (out.double() - value).norm() / (value.norm() + 1e-30)
+    print(f"out: relative error {error:.1e}")
+    assert error < 1e-2, "out differs from torch"
+
+
+if __name__ == "__main__":
+    main()

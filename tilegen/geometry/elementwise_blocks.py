@@ -1,0 +1,142 @@
+"""Blocks and access of an elementwise program: the numbers that rules and templates read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, prod
+
+from attrs import frozen
+
+from tilegen.dims import Dyn, hint, size
+from tilegen.schedules.elementwise import ElementwiseSchedule
+from tilegen.specs.elementwise import Elementwise
+from tilegen.specs.operands import Operand
+from tilegen.targets import Target
+
+STREAMED = ("full", "mainloop")
+"""Kinds of operands that are as large as the output, and loaded before anything is computed."""
+
+
+@frozen
+class ElementwiseBlocks:
+    """What follows from spec, schedule, target and operand access, whether legal or not."""
+
+    spec: Elementwise
+    schedule: ElementwiseSchedule
+    target: Target
+    access: tuple[tuple[str, str], ...]
+
+    @property
+    def canonical(self) -> ElementwiseSchedule:
+        """The schedule: each of its fields has one form."""
+        return self.schedule
+
+    @property
+    def params(self) -> tuple[Operand, ...]:
+        """Parameters of the emitted function."""
+        return self.spec.operands + self.spec.outputs
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the output has no elements, so that nothing is ever launched."""
+        return 0 in self.spec.shape
+
+    @property
+    def hint_sizes(self) -> dict[str, int]:
+        """Sizes of the dynamic dimensions that default schedules are made for."""
+        return {dyn.name: hint(dyn) for dyn in self.spec.dynamic}
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return self.schedule.threads
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a CTA: none."""
+        return 0
+
+    @property
+    def block(self) -> int:
+        """Vectors of a CTA."""
+        return self.schedule.threads * self.schedule.unroll
+
+    @property
+    def size(self) -> int | None:
+        """Elements of the output, None where a dimension is dynamic."""
+        return None if self.spec.dynamic else prod(self._static)
+
+    @property
+    def _static(self) -> list[int]:
+        return [extent for extent in self.spec.shape if isinstance(extent, int)]
+
+    @property
+    def divisor(self) -> int:
+        """The largest number that is known to divide the size of the output."""
+        return prod(d.multiple_of if isinstance(d, Dyn) else d for d in self.spec.shape)
+
+    def grid(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        """Return the launch grid (x, y, z)."""
+        elements = prod(size(extent, sizes) for extent in self.spec.shape)
+        return ceil(elements / (self.block * self.schedule.vector)), 1, 1
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all tensors are read and written as one row of vectors, whatever their shape."""
+        streamed = all(o.kind in ("full", "scalar") for o in self.params)
+        return streamed and all(self.access_of(o.name) == "dense" for o in self.params)
+
+    @property
+    def row_divisor(self) -> int:
+        """The largest number known to divide what the vectors of a row must cover."""
+        last = self.spec.shape[-1]
+        return last.multiple_of if isinstance(last, Dyn) else last
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether elements may be left over beside whole vectors; only of flat tensors."""
+        return self.is_flat and self.divisor % self.schedule.vector != 0
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether counting vectors takes 64 bits."""
+        return self.size is None or self.size // self.schedule.vector + self.block > 2**31 - 1
+
+    def access_of(self, name: str) -> str:
+        """Return ``dense``, ``strided`` or ``unaligned`` for an operand or output."""
+        return dict(self.access).get(name, "dense")
+
+    def strides(self, operand: Operand) -> tuple[str, ...]:
+        """Return the run-time strides of an operand that is not dense, else ().
+
+        Whole rows that start at multiples of 16 bytes have innermost stride 1; where that is a
+        run-time number too, TileLang reads element by element.
+        """
+        access = self.access_of(operand.name)
+        if access == "dense":
+            return ()
+        rank = len(operand.shape)
+        names = [f"{operand.name}_{axis}_stride" for axis in range(rank)]
+        if access == "strided" and operand.kind in STREAMED:
+            names[-1] = "1"
+        return tuple(names)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What holds of dynamic sizes and of the strides of rows that are read by vectors."""
+        found = [f"{d.name} % {d.multiple_of} == 0" for d in self.spec.dynamic if d.multiple_of > 1]
+        for operand in self.params if self.schedule.vector > 1 else ():
+            if self.access_of(operand.name) == "strided" and operand.kind in STREAMED:
+                outer = zip(operand.shape, self.strides(operand)[:-1], strict=False)
+                unit = min(self.schedule.vector, 16 // operand.dtype.bytes)
+                found += [f"{name} % {unit} == 0" for extent, name in outer if extent != 1]
+        return tuple(found)
+
+    @property
+    def symbols(self) -> tuple[tuple[str, str], ...]:
+        """Dynamic dimensions and run-time strides, with their integer types."""
+        strides = (text for o in self.params for text in self.strides(o) if text != "1")
+        return (
+            *((dyn.name, "int32") for dyn in self.spec.dynamic),
+            *((stride, "int64") for stride in strides),
+        )

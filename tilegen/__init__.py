@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilegen.bench import bench
     from tilegen.dims import Dyn, dyn
+    from tilegen.dispatch import Dispatch
     from tilegen.epilogue import (
         Bias,
         Cast,
@@ -60,6 +61,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "tilegen.bench": ("bench",),
     "tilegen.dims": ("Dyn", "dyn"),
+    "tilegen.dispatch": ("Dispatch",),
     "tilegen.epilogue": (
         "Bias",
         "Cast",
@@ -110,6 +112,7 @@ __all__ = [
     "Cast",
     "Clamp",
     "CompileError",
+    "Dispatch",
     "Dyn",
     "Elementwise",
     "ElementwiseSchedule",

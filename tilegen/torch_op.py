@@ -10,7 +10,7 @@ import torch
 
 from tilegen.dims import Dyn
 from tilegen.errors import OperandError, SpecError
-from tilegen.operands import check_tensor, shape_of, signature, torch_dtype
+from tilegen.operands import Signature, check_tensor, shape_of, signature, torch_dtype
 
 if TYPE_CHECKING:
     from torch._library.custom_ops import CustomOpDef
@@ -45,14 +45,36 @@ def define(name: str, spec: Any, call: Callable[..., Any], device_type: str) -> 
     Raises:
         SpecError: As for `register`.
     """
+    return operator(name, signature(spec), call, lambda *tensors: _fake(spec, tensors), device_type)
+
+
+def operator(
+    name: str,
+    takes: Signature,
+    call: Callable[..., Any],
+    fake: Callable[..., Any],
+    device_type: str,
+) -> CustomOpDef:
+    """Return an operator for tensors of a device type, which has no backward.
+
+    Args:
+        name: As for `register`.
+        takes: Names of the operands, and how many outputs there are.
+        call: Computes the outputs, contiguous ones, from one tensor for each operand.
+        fake: Likewise, but for tensors without values.
+        device_type: Such as ``cuda``.
+
+    Raises:
+        SpecError: As for `register`.
+    """
     _check_name(name)
-    inputs, outputs = signature(spec).inputs, spec.outputs
-    arguments = ", ".join(f"Tensor {operand.name}" for operand in inputs)
-    returned = "Tensor" if len(outputs) == 1 else f"({', '.join('Tensor' for _ in outputs)})"
+    single = len(takes.outputs) == 1
+    arguments = ", ".join(f"Tensor {operand}" for operand in takes.names)
+    returned = "Tensor" if single else f"({', '.join('Tensor' for _ in takes.outputs)})"
 
     def run(*tensors: torch.Tensor) -> Any:
         result = call(*tensors)
-        return result if len(outputs) == 1 else tuple(result)
+        return result if single else tuple(result)
 
     made = torch.library.custom_op(
         name,
@@ -61,11 +83,11 @@ def define(name: str, spec: Any, call: Callable[..., Any], device_type: str) -> 
         device_types=device_type,  # pyright: ignore[reportArgumentType]
         schema=f"({arguments}) -> {returned}",
     )
-    made.register_fake(lambda *tensors: _fake(spec, tensors))
+    made.register_fake(fake)
 
     def refuse(ctx: Any, inputs: Tensors, output: Any) -> None:
-        names = (operand.name for operand in signature(spec).inputs)
-        wanting = next(n for n, t in zip(names, inputs, strict=True) if t.requires_grad)
+        pairs = zip(takes.names, inputs, strict=True)
+        wanting = next(operand for operand, tensor in pairs if tensor.requires_grad)
         raise OperandError(
             wanting,
             f"requires_grad=True: {name} has no backward; call it under torch.no_grad(), or pass "

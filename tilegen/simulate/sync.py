@@ -92,18 +92,11 @@ class Group(Actor):
         waited: By barrier, the last phase that was waited for.
     """
 
-    def __init__(self, name: str, threads: torch.Tensor, clock: Clock, team: Team) -> None:
-        first, count = int(threads[0]), len(threads)
-        super().__init__(
-            name,
-            team.agent(object()),
-            1,
-            clock,
-            team,
-            None if count == team.threads else first // WARPGROUP,
-        )
+    def __init__(self, threads: torch.Tensor, clock: Clock, team: Team) -> None:
+        name, agent = _name(threads, team.threads), team.agent(object())
+        warpgroup = None if len(threads) == team.threads else int(threads[0]) // WARPGROUP
+        super().__init__(name, agent, 1, {**clock, agent: 1}, team, warpgroup)
         self.threads = threads
-        self.clock[self.agent] = 1
         self.copies: list[Clock] = []
         self.committed: list[Clock] = []
         self.products: list[Clock] = []
@@ -119,7 +112,7 @@ class Group(Actor):
 
     def split(self, threads: torch.Tensor) -> Group:
         """Return a part of the group; it goes on with what the group started."""
-        part = Group(_name(threads, self.team.threads), threads, dict(self.clock), self.team)
+        part = Group(threads, self.clock, self.team)
         part.copies, part.committed = list(self.copies), list(self.committed)
         part.products, part.stores = list(self.products), list(self.stores)
         part.waited = dict(self.waited)
@@ -178,7 +171,7 @@ class Team:
         self._steps: dict[int, int] = {}
         self._named: dict[int, Barrier] = {}
         self._tasks: list[Task] = []
-        self.main = Group("the block", torch.arange(threads), {}, self)
+        self.main = Group(torch.arange(threads), {}, self)
 
     def agent(self, key: Hashable) -> int:
         """Return the number of an agent."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from tilegen.simulate import access, agents, loops, operations, steps, tir, values
+from tilegen.simulate import agents, leaves, loops, steps, tir, values
 from tilegen.simulate.expressions import expression, masked
-from tilegen.simulate.frame import Compute, Frame, Leave, Run, Scope, text
+from tilegen.simulate.frame import Compute, Frame, Run, Scope
 from tilegen.simulate.memory import Track, allocate
 from tilegen.simulate.sites import Sites
 from tilegen.simulate.sync import Barrier, Steps
@@ -92,7 +92,7 @@ def _attribute(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     body = statement(scope, sites, node.body)
     if str(node.attr_key) != "tl.assume":
         return body
-    holds, site = _required(scope, node.node, _ASSUMED), sites.of(node)
+    holds, site = leaves.required(scope, node.node, leaves.ASSUMED), sites.of(node)
 
     def run(frame: Frame) -> Steps | None:
         frame.watch.site = site
@@ -100,9 +100,6 @@ def _attribute(scope: Scope, sites: Sites, node: tir.Node) -> Run:
         return body(frame)
 
     return run
-
-
-_ASSUMED = "is what the kernel assumes, and false"
 
 
 def _launch(
@@ -168,40 +165,6 @@ def _barriers(scope: Scope, node: tir.Node) -> list[tuple[int, str, list[Compute
             place = scope.barriers.setdefault(buffer.data, len(scope.barriers))
             found.append((place, buffer.name, [expression(scope, n) for n in counts[buffer.data]]))
     return found
-
-
-def _allocation(scope: Scope, sites: Sites, node: tir.Node) -> Run:
-    buffer = node.buffer
-    shape = [expression(scope, size) for size in buffer.shape]
-    place, made = scope.define(buffer), (buffer.name, buffer.scope())
-
-    def run(frame: Frame) -> None:
-        sizes = [int(size(frame)) for size in shape]
-        frame.buffers[place] = allocate(*made, sizes, str(buffer.dtype))
-
-    return run
-
-
-def _bind(scope: Scope, sites: Sites, node: tir.Node) -> Run:
-    if tir.thread_axis(node) is not None:
-        return _nothing
-    if node.var in scope.lane_values or not scope.known(node.value):
-        # T.Persistent binds tile coordinates ahead of the loop that they depend on.
-        scope.macros[node.var] = node.value
-        return _nothing
-    value = expression(scope, node.value)
-    if scope.is_vector(node.value):
-        scope.vectors.add(node.var)
-    slot = scope.slot(node.var)
-
-    def run(frame: Frame) -> None:
-        frame.values[slot] = value(frame)
-
-    return run
-
-
-def _nothing(frame: Frame) -> None:
-    pass
 
 
 # --- loops ------------------------------------------------------------------------------------
@@ -314,83 +277,17 @@ def _conditional(scope: Scope, condition: tir.Node, then: Run, other: Run | None
     return run
 
 
-def _store(scope: Scope, sites: Sites, node: tir.Node) -> Run:
-    name, kind = node.buffer.name, node.buffer.scope()
-    if scope.parallel and kind == "local.var":
-        raise tir.refusal(f"alloc_var {name}, set inside T.Parallel,", node)
-    if not scope.parallel and not kind.startswith("local"):
-        read = (part for part in tir.walk(node.value) if tir.kind(part) == "BufferLoad")
-        if any(part.buffer.data.same_as(node.buffer.data) for part in read):
-            what = f"update of {name} outside of T.Parallel, which every thread performs,"
-            raise tir.refusal(what, node)
-    index = access.index(scope, node.buffer, list(node.indices), expression)
-    value = expression(scope, node.value)
-    return lambda frame: access.store(index, value(frame), frame)
-
-
-def _assert(scope: Scope, sites: Sites, node: tir.Node) -> Run:
-    return _required(scope, node.condition, "is asserted, and false")
-
-
-def _required(scope: Scope, condition: tir.Node, message: str) -> Run:
-    """Return what checks a condition."""
-    holds, said = expression(scope, condition), text(condition)
-
-    def run(frame: Frame) -> None:
-        held = torch.as_tensor(holds(frame))
-        if not (held if frame.mask is None else held | ~frame.mask).all():
-            frame.watch.fault("assertion", said, [], message)
-
-    return run
-
-
-# --- operations -------------------------------------------------------------------------------
-
-
-def _evaluate(scope: Scope, sites: Sites, node: tir.Node) -> Run:
-    call = node.value
-    if tir.kind(call) != "Call":
-        return _nothing
-    name, args = tir.operation(call), list(call.args)
-    if name in tir.INERT:
-        return _nothing
-    if name == "assume":
-        return _required(scope, args[0], _ASSUMED)
-    if name in ("break_loop", "continue_loop"):
-        if scope.parallel:
-            raise tir.refusal(f"{name} inside T.Parallel", node)
-        return _leaving(again=name == "continue_loop")
-    if name in tir.ELEMENT_ATOMICS:
-        return operations.atomic(scope, node, name.split("_")[1], args)
-    if scope.parallel:
-        raise tir.refusal(f"operation {tir.full_operation(call)} inside T.Parallel", node)
-    if name in tir.ASYNCHRONOUS or tir.UNCOMMITTED in tir.annotated(call):
-        return agents.asynchronous(scope, node, name, args)
-    if name in tir.SYNCHRONIZATION:
-        return agents.synchronization(scope, node, name, args)
-    if name not in tir.TILE_OPERATIONS:
-        raise tir.refusal(f"operation {tir.full_operation(call)}, used as a statement,", node)
-    return operations.tile(scope, node, name, args)
-
-
-def _leaving(*, again: bool) -> Run:
-    def run(frame: Frame) -> None:
-        raise Leave(again)
-
-    return run
-
-
 _STATEMENTS: dict[str, Callable[[Scope, Sites, tir.Node], Run]] = {
     "SeqStmt": _sequence,
     "SBlockRealize": _realize,
     "SBlock": _block,
     "AttrStmt": _attribute,
-    "Bind": _bind,
+    "Bind": leaves.bind,
     "For": _loop,
     "While": _while,
     "IfThenElse": _if,
-    "BufferStore": _store,
-    "AssertStmt": _assert,
-    "AllocBuffer": _allocation,
-    "Evaluate": _evaluate,
+    "BufferStore": leaves.store,
+    "AssertStmt": leaves.assertion,
+    "AllocBuffer": leaves.allocation,
+    "Evaluate": leaves.evaluate,
 }

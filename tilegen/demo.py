@@ -33,7 +33,7 @@ SPEC = Gemm(
     epilogue=(Bias(), Gelu("tanh")),
 )
 RAGGED = {"m": 200, "n": 520, "k": 296}
-FAULT = "T.clear(acc)"
+FAULT = "T.wait_wgmma(0)"
 
 
 def run() -> None:

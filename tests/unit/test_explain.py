@@ -160,7 +160,8 @@ def test_choices_name_the_rule_that_stops_the_next_larger_value():
     deep = evolve(SCHEDULE, num_stages=7)
     reasons = {choice.field: choice.reason for choice in card(schedule=deep).choices}
     assert reasons["block_n"].startswith("160 is refused: [smem-capacity] block_m=128, block_n=160")
-    assert card(evolve(SPEC, k=128), schedule="default").launch.num_stages <= 2
+    pipelined = tg.GemmSchedule(variant="pipelined")
+    assert card(evolve(SPEC, k=128), schedule=pipelined).launch.num_stages <= 2
 
 
 def test_ranking_names_the_next_tile():

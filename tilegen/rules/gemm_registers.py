@@ -11,7 +11,7 @@ from math import ceil
 from tilegen.dims import Dyn
 from tilegen.epilogue import Step
 from tilegen.expr import variables
-from tilegen.expr_print import functions
+from tilegen.expr_print import LONG_FUNCTIONS, functions
 from tilegen.geometry.gemm import GemmGeometry
 from tilegen.geometry.specialized import REGISTERS
 from tilegen.specs.operands import Operand
@@ -22,7 +22,6 @@ _CONSUMER, _ALONE = 40, 44
 _SPECIALIZED = 32  # of a consumer that is written as such: no copies, no predicates
 _WGMMA_ALONE = 32  # what wgmma needs there in place of MMA fragments
 _STEP, _FUNCTION, _STRIDES = 8, 56, 32
-_LONG_FUNCTIONS = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
 _ELEMENT = 5  # registers of one element in flight: value, address, predicate
 _ADDRESS = 6  # registers of one element to store: 64-bit address and its factors
 _COPY = 6  # registers of one cp.async of less than 16 bytes: addresses and predicate
@@ -112,7 +111,7 @@ def _live(g: GemmGeometry, step: Step) -> int:
     """Return registers of a step: operands that nvcc loads ahead, and a long function."""
     names = variables(step.value)
     ahead = sum(_ahead(g, operand) for operand in g.spec.operands if operand.name in names)
-    return ahead + (_FUNCTION if functions(step.value) & _LONG_FUNCTIONS else 0)
+    return ahead + (_FUNCTION if functions(step.value) & LONG_FUNCTIONS else 0)
 
 
 def _ahead(g: GemmGeometry, operand: Operand) -> int:

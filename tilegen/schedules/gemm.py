@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, product
-from math import ceil, inf, log2
+from math import ceil, log2
 from typing import Any, Literal
 
 from attrs import evolve, field, frozen, validators
 
 from tilegen.dims import hint
+from tilegen.epilogue import segments
+from tilegen.expr import Expr
+from tilegen.expr_print import LONG_FUNCTIONS, functions
 from tilegen.schedules.fields import UNSET, Rasterization, Unset, one_of, positive
 from tilegen.schedules.fields import describe as _describe
 from tilegen.schedules.gemm_cost import SPECIALIZED_TILES, TILES, cost_us, tile_count
@@ -82,8 +85,7 @@ OPTIONS: dict[str, tuple[object, ...]] = {
     "variant": ("pipelined", "cp_async", "warp_specialized"),
 }
 
-# From how many waves of full tiles on, and up to which m, the default is warp_specialized.
-_SPECIALIZED_FROM_WAVES, _SPECIALIZED_UP_TO_M = inf, 0
+_SPECIALIZED_UP_TO_M = 16  # the default is then warp_specialized, with b as the operand of 64 rows
 _MAX_STAGES = 8
 
 
@@ -108,11 +110,23 @@ def candidates(
 
 
 def prefers_specialized(spec: Gemm, target: Target) -> bool:
-    """Return whether the default is ``warp_specialized`` where that is legal."""
+    """Return whether the default is ``warp_specialized`` where that is legal.
+
+    It is for few rows, and where every SM has a full 128 x 256 tile or more, unless a long function
+    in the chain needs the registers that its producer keeps.
+    """
     if not (target.tma and target.wgmma):
         return False
-    waves = hint(spec.m) * spec.n / (128 * 256 * target.sms)
-    return waves >= _SPECIALIZED_FROM_WAVES or hint(spec.m) <= _SPECIALIZED_UP_TO_M
+    if hint(spec.m) <= _SPECIALIZED_UP_TO_M:
+        return True
+    best = next(_ranked(spec, target))
+    full = (best.block_m, best.block_n) == (128, 256) and tile_count(spec, best) >= target.sms
+    return full and not any(functions(value) & LONG_FUNCTIONS for value in _values(spec))
+
+
+def _values(spec: Gemm) -> list[Expr]:
+    cut = segments(spec.epilogue, spec.numerics, spec.out_dtype)
+    return [step.value for segment in cut for step in segment.steps]
 
 
 def _specialized(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:

@@ -59,6 +59,15 @@ FAULTS = (
           "T.barrier_wait(empty"),
     Fault(ws.gemm, _GEMM, "T.barrier_arrive(full[slot])", "pass", "deadlock", "empty",
           "T.barrier_wait(empty"),
+    Fault(ws.interleaved, (70,), "T.sync_threads(2, 256)", "pass", "race", "tile",
+          "= tile[x, 2 * y + 1]"),
+    Fault(ws.interleaved, (70,), "T.named_barrier_arrive(2, 256)", "pass", "deadlock", "barrier",
+          "T.sync_threads(2, 256)"),
+    Fault(ws.interleaved, (70,), "T.named_barrier_arrive(2, 256)", "T.named_barrier_arrive(2, 128)",
+          "shape", "barrier 2"),
+    Fault(ws.cp_async_producer, _ROWS, "T.cp_async_barrier_noinc(full[i % STAGES])",
+          "T.mbarrier_arrive_expect_tx(full[i % STAGES], 64)", "deadlock", "full",
+          "T.barrier_wait(full[j"),
     # Slots.
     Fault(ws.gemm, _GEMM, "a_shared[ko % STAGES", "a_shared[(ko + 1) % STAGES", "race", "a_shared",
           "T.wgmma_gemm(\n                        a_shared[(ko"),
@@ -69,6 +78,7 @@ FAULTS = (
     Fault(ws.gemm, _GEMM, "T.barrier_arrive(empty[ko % STAGES])",
           "T.barrier_arrive(empty[ko % STAGES + 1])", "out-of-bounds", "empty"),
     # Who uses what.
+    Fault(ws.interleaved, (70,), "tile[x, 2 * y + 1] = a", "tile[x, y + 2] = a", "race", "tile"),
     Fault(ws.gemm, _GEMM, "T.copy(lower, out", "T.copy(upper, out", "uninitialized", "upper",
           "T.copy(upper, out[m0 + rows"),
 )

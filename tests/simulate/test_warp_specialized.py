@@ -55,6 +55,14 @@ def test_two_warpgroups_share_a_loop(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_two_warpgroups_write_elements_in_turn(level):
+    a = drawn(70, 64)
+    for seed in SEEDS:
+        out = run(ws.interleaved(70), a, torch.empty_like(a), level=level, seed=seed)
+        assert torch.equal(out, a.view(70, 32, 2).flip(2).view(70, 64))
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_asynchronous_copies_in_and_out(level):
     a = half(70, 200)
     for seed in SEEDS:
@@ -81,7 +89,7 @@ def test_a_fault_is_named(fault, tmp_path):
         (found,) = report(fault, function, level=level).diagnostics
         assert (found.kind, found.buffer, found.line) == (fault.kind, fault.buffer, line), found
         assert found.file == str(path)
-        assert found.elements
+        assert found.elements or found.kind == "shape"
         assert not any(report(fault, function, level=level, seed=seed).ok for seed in (1, 2))
 
 

@@ -300,3 +300,29 @@ def cp_async_gemm(m, n, k, block_k=32):
             T.copy(acc, out[m0, n0])
 
     return kernel
+
+
+def interleaved(rows):
+    """Two warpgroups fill the columns of a tile in turn; each reads what the other has written."""
+
+    @T.prim_func
+    def kernel(a: T.Tensor((rows, 64), "float32"), out: T.Tensor((rows, 64), "float32")):
+        with T.Kernel(T.ceildiv(rows, 32), threads=256) as bx:
+            tile = T.alloc_shared((32, 64), "float32")
+            tx = T.get_thread_binding()
+            if tx < 128:
+                for x, y in T.Parallel(32, 32):
+                    tile[x, 2 * y] = a[bx * 32 + x, 2 * y]
+                T.named_barrier_arrive(1, 256)
+                T.sync_threads(2, 256)
+                for x, y in T.Parallel(32, 32):
+                    out[bx * 32 + x, 2 * y] = tile[x, 2 * y + 1]
+            else:
+                for x, y in T.Parallel(32, 32):
+                    tile[x, 2 * y + 1] = a[bx * 32 + x, 2 * y + 1]
+                T.named_barrier_arrive(2, 256)
+                T.sync_threads(1, 256)
+                for x, y in T.Parallel(32, 32):
+                    out[bx * 32 + x, 2 * y + 1] = tile[x, 2 * y]
+
+    return kernel

@@ -80,6 +80,36 @@ class ElementwiseBlocks:
         elements = prod(size(extent, sizes) for extent in self.spec.shape)
         return ceil(elements / (self.block * self.schedule.vector)), 1, 1
 
+    def tiles(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """Return blocks of vectors, one for each CTA, and 1."""
+        return self.grid(sizes)[0], 1
+
+    @property
+    def trips(self) -> int:
+        """Blocks that a CTA computes."""
+        return 1
+
+    @property
+    def warps(self) -> tuple[int, int]:
+        """Warps of a CTA: side by side along the row of vectors."""
+        return 1, self.schedule.threads // 32
+
+    @property
+    def wgmma(self) -> bool:
+        """Whether warpgroups multiply: nothing does."""
+        return False
+
+    def tma_load(self, name: str) -> bool:
+        """Return whether the copy engine loads an operand: none."""
+        return False
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why a schedule field has the value it has, for the fields that a rule decides."""
+        bytes_ = self.schedule.vector * min(o.dtype.bytes for o in self.spec.outputs)
+        rows = "one flat row" if self.is_flat else f"rows in multiples of {self.row_divisor}"
+        return {"vector": f"stores of {bytes_} bytes, {rows}"}
+
     @property
     def is_flat(self) -> bool:
         """Whether all tensors are read and written as one row of vectors, whatever their shape."""

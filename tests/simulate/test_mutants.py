@@ -1,7 +1,10 @@
 """Small changes of kernels are noticed: by a diagnostic, or by the values.
 
 Goldens are changed as they are written and as they are scheduled; of hand-written kernels those
-whose warpgroups wait for each other.
+whose warpgroups wait for each other. What survives does the same as the kernel: it waits for more
+than it needs (`wait_wgmma(0)` for 1, a slot freed a step later), computes the same parity or slot
+(`+ 1` and `- 1` modulo 2), has room that nothing uses (a slot or block too many, which guards make
+harmless), orders tiles alike where there is one column of them, or shifts all scores of a softmax.
 """
 
 import importlib.util

@@ -47,11 +47,16 @@ if TYPE_CHECKING:
     from tilegen.schedules.elementwise import ElementwiseSchedule
     from tilegen.schedules.fields import Rasterization
     from tilegen.schedules.gemm import GemmSchedule
+    from tilegen.schedules.rowwise import RowwiseSchedule
     from tilegen.serialize import dumps, loads
     from tilegen.simulate import simulate
+    from tilegen.specs.cross_entropy import CrossEntropy
     from tilegen.specs.elementwise import Elementwise, GeluAndMul, SiluAndMul
     from tilegen.specs.gemm import Gemm
+    from tilegen.specs.norms import LayerNorm, RmsNorm
     from tilegen.specs.reads import Input, Part
+    from tilegen.specs.reductions import Reduce
+    from tilegen.specs.softmax import Softmax
     from tilegen.targets import TARGETS, Target
     from tilegen.tune import tune
     from tilegen.verify import verify
@@ -95,11 +100,16 @@ _MODULES = {
     "tilegen.schedules.elementwise": ("ElementwiseSchedule",),
     "tilegen.schedules.fields": ("Rasterization",),
     "tilegen.schedules.gemm": ("GemmSchedule",),
+    "tilegen.schedules.rowwise": ("RowwiseSchedule",),
     "tilegen.serialize": ("dumps", "loads"),
     "tilegen.simulate": ("simulate",),
+    "tilegen.specs.cross_entropy": ("CrossEntropy",),
     "tilegen.specs.elementwise": ("Elementwise", "GeluAndMul", "SiluAndMul"),
     "tilegen.specs.gemm": ("Gemm",),
     "tilegen.specs.reads": ("Input", "Part"),
+    "tilegen.specs.norms": ("LayerNorm", "RmsNorm"),
+    "tilegen.specs.reductions": ("Reduce",),
+    "tilegen.specs.softmax": ("Softmax",),
     "tilegen.targets": ("TARGETS", "Target"),
     "tilegen.tune": ("tune",),
     "tilegen.verify": ("verify",),
@@ -112,6 +122,7 @@ __all__ = [
     "Cast",
     "Clamp",
     "CompileError",
+    "CrossEntropy",
     "Dispatch",
     "Dyn",
     "Elementwise",
@@ -121,6 +132,7 @@ __all__ = [
     "Gemm",
     "GemmSchedule",
     "Input",
+    "LayerNorm",
     "LegalityError",
     "Map",
     "Multiply",
@@ -128,9 +140,12 @@ __all__ = [
     "Part",
     "Program",
     "Rasterization",
+    "Reduce",
     "Relu",
     "RenderError",
     "Residual",
+    "RmsNorm",
+    "RowwiseSchedule",
     "Scale",
     "ScheduleError",
     "Sigmoid",
@@ -138,6 +153,7 @@ __all__ = [
     "SiluAndMul",
     "SimulationError",
     "Softcap",
+    "Softmax",
     "SpecError",
     "Store",
     "Tanh",

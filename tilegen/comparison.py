@@ -22,6 +22,10 @@ _POISON = {
     torch.float16: (torch.int16, 0x7E5A),
     torch.bfloat16: (torch.int16, 0x7FDA),
     torch.float32: (torch.int32, 0x7FDA5A5A),
+    torch.float8_e4m3fn: (torch.uint8, 0xFF),
+    # Of integers, a number that is no index.
+    torch.int32: (torch.int32, 0x7FDA5A5A),
+    torch.int64: (torch.int64, 0x7FDA5A5A5A5A5A5A),
 }
 _GUARD_ROWS = 256  # rows of the largest tile, by which a missing bound would overrun
 _GUARD_LIMIT = 2**24
@@ -195,6 +199,7 @@ def compare(
     if not actual.numel():
         return OutputReport(name=name, intact=intact)
     kind, pattern = _POISON[actual.dtype]
+    expected = expected.double()
     low = (expected - tolerance).to(actual.dtype).double()
     high = (expected + tolerance).to(actual.dtype).double()
     values = actual.double()
@@ -233,6 +238,8 @@ def _used(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """Return the part of the tolerance that an element needs beside its final rounding."""
+    if not dtype.is_floating_point:
+        return torch.zeros_like(values)
     _, exponent = torch.frexp(torch.maximum(values.abs(), expected.abs()))
     half_place = torch.ldexp(torch.full_like(values, torch.finfo(dtype).eps / 4), exponent)
     rounded = values == expected.to(dtype).double()

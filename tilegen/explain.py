@@ -95,7 +95,7 @@ def _beside(path: str, name: str) -> Any:
 
 def _launch(program: Program, sizes: Mapping[str, int]) -> Launch:
     geometry, schedule, target = program.geometry, program.schedule, program.target
-    grid = program.grid(sizes)
+    grid, given = program.grid(sizes), _fields(schedule)
     registers = _beside(program.family.rules_path, "register_estimate")(geometry)
     ctas, tiles = prod(grid), prod(geometry.tiles(sizes))
     # A persistent kernel walks over its tiles with one CTA an SM.
@@ -104,7 +104,11 @@ def _launch(program: Program, sizes: Mapping[str, int]) -> Launch:
     instruction = "wgmma" if geometry.wgmma else "mma.sync"
     mainloop = [operand.name for operand in program.params if operand.kind == "mainloop"]
     return Launch(
-        tile={name: v for name, v in _fields(schedule).items() if name.startswith("block_")},
+        tile={
+            name: getattr(geometry, name) if value is None else value
+            for name, value in given.items()
+            if name.startswith("block_")
+        },
         grid=grid,
         ctas=ctas,
         ctas_per_sm=resident,
@@ -114,10 +118,10 @@ def _launch(program: Program, sizes: Mapping[str, int]) -> Launch:
         producers=program.threads - schedule.threads,
         resident_warps=resident * program.threads // 32,
         warp_split=geometry.warps,
-        instruction=instruction if geometry.trips else "none",
+        instruction=instruction if "block_k" in given and geometry.trips else "none",
         tma_loads=tuple(name for name in mainloop if geometry.tma_load(name)),
         steps=geometry.trips,
-        num_stages=schedule.num_stages,
+        num_stages=given.get("num_stages", 0),
         smem_bytes=program.smem_bytes,
         smem_limit=target.smem_bytes,
         registers=registers,
@@ -209,6 +213,7 @@ def _refusal(program: Program, schedule: Any) -> str:
 
 def _choices(program: Program, given: Mapping[str, Any], is_tuned: bool) -> Iterator[Choice]:
     options = program.family.part("options")
+    reasons = getattr(program.geometry, "reasons", {})  # of a family whose rules choose fields
     for name, value in _fields(program.schedule).items():
         larger = [
             option
@@ -224,7 +229,7 @@ def _choices(program: Program, given: Mapping[str, Any], is_tuned: bool) -> Iter
             field=name,
             value=repr(value),
             origin=("tuned" if is_tuned else "given") if name in given else "default",
-            reason=reason,
+            reason=reason or reasons.get(name, ""),
         )
 
 
@@ -241,7 +246,9 @@ def _ranking(program: Program, given: Mapping[str, Any]) -> Ranking:
             runner_up = candidate
             break
         if refusal and not reached:
-            passed_over.append(f"{_tile(candidate)}, {candidate.num_stages} stages: {refusal}")
+            stages = _fields(candidate).get("num_stages")
+            depth = "" if stages is None else f", {stages} stages"
+            passed_over.append(f"{_tile(candidate)}{depth}: {refusal}")
     return Ranking(
         estimate_us=cost(spec, target, schedule),
         runner_up=_tile(runner_up) if runner_up else "",

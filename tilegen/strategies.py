@@ -26,6 +26,7 @@ from tilegen.program import Access, Program, build, is_legal
 from tilegen.schedules.elementwise import VALUES as ELEMENTWISE_VALUES
 from tilegen.schedules.fields import UNSET, Rasterization
 from tilegen.schedules.gemm import OPTIONS, GemmSchedule
+from tilegen.schedules.rowwise import VALUES as ROWWISE_VALUES
 from tilegen.specs.gemm import Gemm
 from tilegen.targets import TARGETS, Target
 from tilegen.targets import target as as_target
@@ -253,14 +254,17 @@ def _elsewhere(family: str, kind: str) -> Callable[..., SearchStrategy[Any]]:
 _SPECS: dict[str, Callable[..., SearchStrategy[Any]]] = {
     "gemm": gemm_specs,
     "elementwise": _elsewhere("elementwise", "specs"),
+    "rowwise": _elsewhere("rowwise", "specs"),
 }
 _SCHEDULES: dict[str, Callable[..., SearchStrategy[Any]]] = {
     "gemm": gemm_schedules,
     "elementwise": _elsewhere("elementwise", "schedules"),
+    "rowwise": _elsewhere("rowwise", "schedules"),
 }
 _VALUES: dict[str, Mapping[str, tuple[object, ...]]] = {
     "gemm": _GEMM_VALUES,
     "elementwise": ELEMENTWISE_VALUES,
+    "rowwise": ROWWISE_VALUES,
 }
 
 
@@ -308,8 +312,7 @@ def legal_programs(
     """Draw legal programs of the drawn specs, for ``target`` or for any served in full.
 
     From the default schedule, of all or of one variant, fields are changed one by one to values
-    that keep it legal.
-    With ``dense``, they are for dense operands.
+    that keep it legal. With ``dense``, they are for dense operands.
     """
     where = draw(st.sampled_from(_FULL_TARGETS)) if target is None else as_target(target)
     wanted = draw(specs() if spec is None else spec)

@@ -1,6 +1,7 @@
 """The programs whose emitted source is recorded, by family and case: a small, telling set."""
 
 from golden.cases_elementwise import ELEMENTWISE
+from golden.cases_rowwise import ROWWISE
 
 import tilegen as tg
 from tilegen.program import Program
@@ -146,4 +147,4 @@ GEMM: dict[str, Program] = {
         schedule="default",
     ),
 }
-CASES = {"gemm": GEMM, "elementwise": ELEMENTWISE}
+CASES = {"gemm": GEMM, "elementwise": ELEMENTWISE, "rowwise": ROWWISE}

@@ -26,6 +26,7 @@ from tilegen.strategies import (
     specs,
 )
 from tilegen.strategies_elementwise import elementwise_specs, functions, parts, reads
+from tilegen.strategies_rowwise import rowwise_specs
 from tilegen.targets import TARGETS, Target
 
 # What a program is made of, and a strategy that varies every field of it.
@@ -38,7 +39,11 @@ DONORS = {
     tg.Input: reads().filter(lambda read: isinstance(read, tg.Input)),
     tg.Part: parts(),
     Function: functions(),
-    **{family.part("spec"): specs(name) for name, family in FAMILIES.items()},
+    **{
+        kind: rowwise_specs(kinds=(kind,)) if name == "rowwise" else specs(name)
+        for name, family in FAMILIES.items()
+        for kind in family.specs
+    },
     **{
         family.part("schedule"): schedules(name, complete=True) for name, family in FAMILIES.items()
     },
@@ -49,7 +54,11 @@ SEARCH = settings(max_examples=200, database=None, phases=[Phase.generate], dead
 FILLED = st.sampled_from((64, 127, 128, 512))
 SIZES = FILLED | st.just(0)
 # Fields whose flip alone is always refused or normalised, and why.
-NEVER_CHANGE = {(tg.Gemm, "compute"): "one value for each dtype: tf32 for float32, else None"}
+NEVER_CHANGE = {
+    (tg.Gemm, "compute"): "one value for each dtype: tf32 for float32, else None",
+    (tg.Reduce, "axis"): "rows and columns have mainloops, and chains, of their own",
+    (tg.RowwiseSchedule, "variant"): "each mainloop has block_cols and splits of its own",
+}
 
 
 def test_every_class_of_a_program_has_a_donor():
@@ -77,6 +86,7 @@ def test_strategies_vary_every_field(kind, name):
     find(two, lambda pair: getattr(pair[0], name) != getattr(pair[1], name), settings=SEARCH)
 
 
+ROWWISE = (*FAMILIES["rowwise"].specs, tg.RowwiseSchedule)
 ELEMENTWISE = (tg.Elementwise, tg.ElementwiseSchedule, tg.Input, tg.Part, Function)
 
 
@@ -84,6 +94,10 @@ def programs_with(kind):
     """Return a strategy of legal programs that hold a value of the class ``kind``."""
     if kind in ELEMENTWISE:
         return legal_programs(spec=elementwise_specs(epilogue=chains(0, 2)))
+    if kind in ROWWISE:
+        if kind is tg.RowwiseSchedule:
+            return legal_programs(spec=rowwise_specs(cols=st.sampled_from((1000, 4096, 20000))))
+        return legal_programs(spec=rowwise_specs(kinds=(kind,), epilogue=chains(0, 2)))
     epilogue = chains(0, 2)
     if kind in OPS.values():
         epilogue = chains(1, 1, ops=epilogue_ops(kind)).map(lambda chain: (*chain, tg.Relu()))

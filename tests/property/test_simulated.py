@@ -9,6 +9,7 @@ import tilegen as tg
 from tilegen.families import FAMILIES
 from tilegen.reference import inputs
 from tilegen.strategies import dims_near, gemm_specs, legal_programs, specs
+from tilegen.strategies_rowwise import rowwise_specs
 from tilegen.targets import TARGETS
 
 torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
@@ -17,6 +18,10 @@ SIZES = dims_near(16, tiles=4).filter(lambda size: size < 140)
 SMALL = {
     "gemm": gemm_specs(m=SIZES | st.just(tg.dyn("m", hint=50)), n=SIZES, k=SIZES),
     "elementwise": specs("elementwise"),
+    "rowwise": rowwise_specs(
+        rows=st.integers(0, 20) | st.just(tg.dyn("rows", hint=50)),
+        cols=SIZES | st.sampled_from((1000, 1100)),
+    ),
 }
 """By family, specs that are simulated in milliseconds."""
 

@@ -56,6 +56,14 @@ class RowwiseNames(RowwiseFragments):
             return ("SPLITS", "COLS" if self.by_columns else self.rows_symbol)
         return tuple(text.format(rows=self.rows_symbol) for text in _SHAPES[operand.kind])
 
+    def annotation(self, operand: Operand) -> tuple[str, ...]:
+        """Return the arguments of a parameter's type: shape, strides if any, element type."""
+        tuples = [self.shape_symbols(operand)]
+        if strides := self.strides(operand):
+            tuples.append(strides)
+        texts = (f"({', '.join(names)}{',' if len(names) == 1 else ''})" for names in tuples)
+        return (*texts, f'"{operand.dtype}"')
+
     @property
     def constants(self) -> dict[str, object]:
         """Module-level constants of the emitted file: the sizes, blocks, numbers of the spec."""
@@ -288,6 +296,12 @@ class RowwiseNames(RowwiseFragments):
         if not self.ragged:
             return "BLOCK_COLS"
         return "T.min(BLOCK_COLS, COLS - {0} * BLOCK_COLS)"
+
+    @property
+    def merge(self) -> str:
+        """The macro that merges statistics of lanes, or of parts."""
+        columns = self.by_columns and self.statistic == "product"
+        return "product_of_columns" if columns else self.statistic
 
     @property
     def laid_out(self) -> tuple[str, ...]:

@@ -250,7 +250,7 @@ def _ranked(spec: RowwiseSpec, target: Target, variant: object) -> Iterator[Roww
     first, _ = default_variant(spec, target)
     rows: tuple[Variant, ...] = ("registers", "passes", "split")
     served = ("columns",) if first == "columns" else tuple(dict.fromkeys((first, *rows)))
-    variants: tuple[Variant, ...] = tuple(v for v in served if variant in (UNSET, v))
+    variants: tuple[Variant, ...] = tuple(v for v in served if variant in (UNSET, v)) or served
     widths = dict.fromkeys((vector(spec), 1))
     for name in variants:
         for width in widths:

@@ -1,0 +1,84 @@
+"""RMSNorm: out = x / sqrt(mean(x^2) + eps) along rows
+
+Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
+
+  input  (1000, 1024) bfloat16
+  out    (1000, 1024) bfloat16
+spec: RmsNorm(rows=1000, cols=1024, dtype='bfloat16', eps=1e-06, affine=False)
+schedule: RowwiseSchedule(variant='registers', threads=128, lanes=32, block_cols=None, splits=1,
+          min_blocks=1)
+"""
+
+import tilelang
+import tilelang.language as T
+import torch
+from torch.nn import functional
+
+ROWS = 1000
+COLS = 1024
+BLOCK_ROWS = 4
+BLOCK_COLS = 1024
+LANES = 32
+EPS = 1e-06
+
+
+def build():
+    """Return the kernel as a TileLang PrimFunc of (input, out)."""
+    input_stride = T.dynamic("input_stride", "int64")
+    out_stride = T.dynamic("out_stride", "int64")
+
+    def lanes(i, j):
+        """Return thread and register of an element: a column of a row, lane after lane."""
+        return i * LANES + j % LANES, j // LANES
+
+    held = T.Fragment((BLOCK_ROWS, BLOCK_COLS), forward_fn=lanes)
+
+    @T.prim_func
+    def rmsnorm_bfloat16(
+        input: T.StridedTensor((ROWS, COLS), (input_stride, 1), "bfloat16"),
+        out: T.StridedTensor((ROWS, COLS), (out_stride, 1), "bfloat16"),
+    ):
+        with T.Kernel(T.ceildiv(ROWS, BLOCK_ROWS), threads=128) as bm:
+            row = T.alloc_fragment((BLOCK_ROWS, BLOCK_COLS), "bfloat16")
+            value = T.alloc_fragment((BLOCK_ROWS, BLOCK_COLS), "float32")
+            total = T.alloc_fragment((BLOCK_ROWS,), "float32")
+
+            T.assume(out_stride % 8 == 0)
+            T.annotate_layout({row: held})
+            T.copy(input[bm * BLOCK_ROWS, 0], row)
+            for i, j in T.Parallel(BLOCK_ROWS, BLOCK_COLS):
+                x = T.cast(row[i, j], "float32")
+                value[i, j] = x * x
+            T.reduce_sum(value, total, dim=1)
+            for i in T.Parallel(BLOCK_ROWS):
+                total[i] = T.rsqrt(total[i] / COLS + EPS)
+
+            for i, j in T.Parallel(BLOCK_ROWS, BLOCK_COLS):
+                x = T.cast(row[i, j], "float32") * total[i]
+                row[i, j] = x
+            T.copy(row, out[bm * BLOCK_ROWS, 0])
+
+    return rmsnorm_bfloat16
+
+
+def main():
+    """Compare the kernel with torch in float64 on random operands, where there is a GPU."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was checked")
+        return
+    torch.manual_seed(0)
+    input = torch.randn(ROWS, COLS, device="cuda").to(torch.bfloat16)
+    out = torch.full((ROWS, COLS), torch.nan, device="cuda").to(torch.bfloat16)
+
+    kernel = tilelang.compile(build(), target={"arch": "sm_90a", "kind": "cuda"})
+    kernel(input, out)
+
+    x = input.double()
+    x = functional.rms_norm(x, (COLS,), None, EPS)
+    error = (out.double() - x).norm() / (x.norm() + 1e-30)
+    print(f"out: relative error {error:.1e}")
+    assert error < 1e-2, "out differs from torch"
+
+
+if __name__ == "__main__":
+    main()

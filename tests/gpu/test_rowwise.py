@@ -1,0 +1,341 @@
+"""Rowwise kernels on a GPU: values, strides, hard rows, dynamic rows, graphs, accuracy."""
+
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from itertools import product
+from multiprocessing import get_context
+
+import pytest
+import torch
+from torch.nn import functional
+
+import tilegen as tg
+from tilegen.compile import binary
+from tilegen.reference import inputs
+from tilegen.reference.rowwise import reference
+
+pytestmark = pytest.mark.gpu
+
+COLS = (1, 31, 32, 96, 160, 192, 256, 320, 384, 512, 576, 640, 1000, 1024, 4096, 4097)
+COLS += (16384, 102400, 131072, 1048576)
+REDUCTIONS = ("sum", "mean", "max", "min", "amax", "argmax", "argmin", "prod", "sum_squares")
+REDUCTIONS += ("l2", "logsumexp", "var", "std")
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+def along_rows(rows, cols, dtype="bfloat16"):
+    """Return one spec of each kind that the suite checks at every column count."""
+    shape = {"rows": rows, "cols": cols, "dtype": dtype}
+    return {
+        "rmsnorm_silu": tg.RmsNorm(**shape, eps=1e-5) | tg.Silu(),
+        "layernorm_residual": tg.LayerNorm(**shape, eps=1e-5, residual=True),
+        "softmax": tg.Softmax(**shape),
+        "log_softmax_masked": tg.Softmax(**shape, log=True, scale=0.5, mask="bool"),
+        "sum": tg.Reduce(**shape, op="sum", out_dtype="float32"),
+        "argmax": tg.Reduce(**shape, op="argmax"),
+        "var": tg.Reduce(**shape, op="var", out_dtype="float32"),
+        "cross_entropy": tg.CrossEntropy(rows=rows, vocab=cols, dtype=dtype),
+    }
+
+
+def suite():
+    """Yield every kind at every column count, element types taking turns."""
+    for number, cols in enumerate(COLS):
+        for turn, name in enumerate(along_rows(33, cols)):
+            dtype = DTYPES[(number + turn) % 3]
+            yield along_rows(33, cols, dtype)[name], f"{name}-{cols}-{dtype}"
+
+
+def heights():
+    for rows, cols in product((0, 1, 3, 1000, 70000), (320, 1000)):
+        for name, spec in along_rows(rows, cols).items():
+            yield spec, f"{name}-{rows}x{cols}"
+
+
+def reductions():
+    for op, axis, dtype in product(REDUCTIONS, (-1, 0), DTYPES):
+        yield tg.Reduce(rows=1000, cols=577, op=op, axis=axis, dtype=dtype), f"{op}-{axis}-{dtype}"
+    for op in REDUCTIONS:
+        yield tg.Reduce(rows=70000, cols=320, op=op, axis=0, dtype="bfloat16"), f"{op}-tall"
+        if op != "prod":  # of a million factors near 1, the product is 0 or infinite
+            yield tg.Reduce(rows=3, cols=1048576, op=op, dtype="bfloat16"), f"{op}-long"
+
+
+CHAIN = (tg.Bias(name="shift"), tg.Store("pre", "float32"), tg.Gelu("tanh"), tg.Residual(name="r"))
+VARIANTS = {
+    "registers": {"rows": 130, "cols": 4096},
+    "passes": {"rows": 130, "cols": 20000},
+    "split": {"rows": 5, "cols": 20000},
+}
+
+
+def chained(variant, dtype="bfloat16"):
+    shape = {**VARIANTS[variant], "dtype": dtype, "epilogue": CHAIN}
+    return (
+        tg.RmsNorm(**shape, eps=1e-6, weight_offset=1.0, out_dtype="float32"),
+        tg.RmsNorm(**shape, eps=1e-6, cast="before_weight", residual=True),
+        tg.LayerNorm(**shape, eps=1e-6, numerics="eager"),
+        tg.Softmax(**shape, mask="additive", scale=0.25),
+    )
+
+
+CHAINED = [(v, spec) for v in VARIANTS for spec in chained(v)]
+DYNAMIC = along_rows(tg.dyn("rows", hint=1000), 320)
+STRIDED = tg.LayerNorm(rows=200, cols=1024, dtype="float16", eps=1e-5, residual=True) | tg.Residual(
+    name="skip"
+)
+LONG = tg.RmsNorm(rows=4194305, cols=512, dtype="float16", eps=1e-5)
+ACCURATE = [(name, dtype) for name in ("rmsnorm_silu", "softmax", "var") for dtype in DTYPES]
+SUITE, HEIGHTS, REDUCED = list(suite()), list(heights()), list(reductions())
+
+
+def ids(cases):
+    return {"argvalues": [spec for spec, _ in cases], "ids": [name for _, name in cases]}
+
+
+def compile_text(text):
+    """Compile a program in a process of its own; the binary stays in the cache on disk."""
+    binary(tg.loads(text))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_rows():
+    """Compile everything the module runs, on all cores."""
+    specs = [spec for spec, _ in SUITE + HEIGHTS + REDUCED]
+    specs += [*DYNAMIC.values(), STRIDED, LONG]
+    specs += [spec for name, dtype in ACCURATE for spec in (along_rows(512, 2048, dtype)[name],)]
+    programs = [tg.build(spec) for spec in specs]
+    programs += [of_variant(variant, spec) for variant, spec in CHAINED]
+    texts = {p.digest: tg.dumps(p) for p in programs if not p.geometry.is_empty}
+    started = time.perf_counter()
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        list(pool.map(compile_text, texts.values()))
+    print(f"\ncompiled {len(texts)} kernels in {time.perf_counter() - started:.0f} s")
+
+
+def of_variant(variant, spec):
+    return tg.build(spec, schedule=tg.RowwiseSchedule(variant=variant))
+
+
+@cache
+def kernel_of(spec):
+    return tg.build(spec).compile()
+
+
+def operands_of(spec, seed=0, **sizes):
+    return inputs(spec, sizes, torch.Generator("cuda").manual_seed(seed))
+
+
+# --- values -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", **ids(SUITE))
+def test_every_column_count(spec):
+    assert tg.verify(kernel_of(spec)).ok
+
+
+@pytest.mark.parametrize("spec", **ids(HEIGHTS))
+def test_every_row_count(spec):
+    assert tg.verify(kernel_of(spec), seed=1).ok
+
+
+@pytest.mark.parametrize("spec", **ids(REDUCED))
+def test_every_reduction(spec):
+    assert tg.verify(kernel_of(spec), seed=2).ok
+
+
+@pytest.mark.parametrize(("variant", "spec"), CHAINED)
+def test_chains_in_every_mainloop(variant, spec):
+    program = of_variant(variant, spec)
+    assert program.schedule.variant == variant
+    assert tg.verify(program, seed=3).ok
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_one_kernel_serves_any_number_of_rows(name):
+    kernel = kernel_of(DYNAMIC[name])
+    for rows in (0, 1, 3, 33, 1000, 70000):
+        assert tg.verify(kernel, sizes={"rows": rows}, seed=rows).ok
+
+
+def test_more_than_2_to_the_31_elements():
+    x = torch.randn(LONG.rows, LONG.cols, device="cuda", dtype=torch.float16)
+    weight = torch.randn(LONG.cols, device="cuda", dtype=torch.float16)
+    out = kernel_of(LONG)(x, weight)
+    for rows in (slice(0, 4), slice(2**22 - 2, None)):
+        expected = functional.rms_norm(x[rows].double(), (LONG.cols,), weight.double(), 1e-5)
+        assert torch.allclose(out[rows].double(), expected, rtol=1e-3, atol=1e-3)
+
+
+# --- hard rows --------------------------------------------------------------------------------
+
+
+def hard(dtype, cols, device="cuda"):
+    """Return rows of infinities, NaN, the largest numbers, constants, and ties."""
+    torch.manual_seed(0)
+    x = torch.randn(16, cols, device=device).to(dtype)
+    largest = 1e4 if dtype == torch.float32 else min(torch.finfo(dtype).max, 65504)
+    x[0] = -torch.inf
+    x[1, cols // 2] = torch.nan
+    x[2, -1] = torch.inf
+    x[3, 0] = -torch.inf
+    x[4] = largest
+    x[5, ::2], x[5, 1::2] = largest, -largest
+    x[6] = 0
+    x[7] = 1e4
+    x[8] = 1.0
+    x[9, 1:] = -torch.inf
+    x[10, 0], x[10, -1] = torch.nan, torch.nan
+    x[11, 0], x[11, -1] = torch.inf, torch.nan
+    x[12, :] = -largest
+    x[13, 0] = 40.0
+    x[14, -1] = 40.0
+    return x
+
+
+@pytest.mark.parametrize("cols", [320, 1000, 4097, 20000, 102400])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_hard_rows_are_as_in_torch(dtype, cols):
+    x = hard(dtype, cols)
+    name = str(dtype).removeprefix("torch.")
+    specs = [
+        spec for key, spec in along_rows(16, cols, name).items() if key != "log_softmax_masked"
+    ]
+    specs += [tg.Reduce(rows=16, cols=cols, op=op, dtype=name) for op in REDUCTIONS if op != "prod"]
+    for spec in specs:
+        assert tg.verify(tg.build(spec), operands={"input": x}).ok
+
+
+@pytest.mark.parametrize("cols", [320, 20000])
+def test_rows_that_are_masked_out_are_nan(cols):
+    spec = tg.Softmax(rows=8, cols=cols, dtype="bfloat16", mask="bool")
+    mask = torch.ones(8, cols, dtype=torch.bool, device="cuda")
+    mask[3], mask[4, 1:] = False, False
+    out = tg.build(spec).compile()(operands_of(spec)["input"], mask)
+    assert out[3].isnan().all()
+    assert out[4, 0] == 1
+    assert tg.verify(tg.build(spec), operands={"mask": mask}).ok
+
+
+@pytest.mark.parametrize("vocab", [1000, 128256])
+def test_labels_that_do_not_count_or_are_no_column(vocab):
+    spec = tg.CrossEntropy(rows=6, vocab=vocab, dtype="bfloat16", ignore_index=-100)
+    labels = torch.tensor([-100, 0, vocab - 1, vocab, -1, 5], device="cuda")
+    found = tg.build(spec).compile()(operands_of(spec)["input"], labels)
+    assert found.out[0] == 0
+    assert found.out[3].isinf()
+    assert found.out[4].isinf()
+    assert tg.verify(tg.build(spec), operands={"labels": labels}).ok
+
+
+# --- strides, addresses, outputs --------------------------------------------------------------
+
+
+def sliced(tensor, left=0, right=8):
+    """Return the same values as columns of a wider tensor, the rest of which is NaN."""
+    rows, columns = tensor.shape
+    buffer = torch.full(
+        (rows, left + columns + right), torch.nan, dtype=tensor.dtype, device="cuda"
+    )
+    buffer[:, left : left + columns] = tensor
+    return buffer[:, left : left + columns]
+
+
+def shifted(tensor, offset):
+    """Return the same values ``offset`` elements into a buffer."""
+    buffer = torch.full((tensor.numel() + offset,), torch.nan, dtype=tensor.dtype, device="cuda")
+    buffer[offset:] = tensor.flatten()
+    return buffer[offset:].view(tensor.shape)
+
+
+def transposed(tensor):
+    return tensor.T.contiguous().T
+
+
+PLACED = {
+    "columns": {"input": sliced},
+    "odd_columns": {"input": lambda t: sliced(t, 1, 2)},
+    "offset": {"input": lambda t: shifted(t, 3)},
+    "transposed": {"input": transposed},
+    "one_row": {"input": lambda t: t[:1].expand(t.shape)},
+    "residual_columns": {"residual": lambda t: sliced(t, 8, 16)},
+    "residual_offset": {"residual": lambda t: shifted(t, 1)},
+    "weight_of_one": {"weight": lambda t: t[:1].expand(t.shape)},
+    "bias_offset": {"bias": lambda t: shifted(t, 1)},
+    "skip_transposed": {"skip": transposed},
+}
+
+
+@pytest.mark.parametrize("changes", PLACED.values(), ids=PLACED)
+def test_strides_and_offsets(changes):
+    operands = operands_of(STRIDED)
+    placed = {name: changes.get(name, lambda t: t)(tensor) for name, tensor in operands.items()}
+    assert tg.verify(kernel_of(STRIDED), operands=placed).ok
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("cols", [1024, 102400])
+def test_a_few_rows_off_their_boundaries(rows, cols):
+    for spec in along_rows(rows, cols, "float16").values():
+        operands = operands_of(spec)
+        operands["input"] = shifted(operands["input"], 1)
+        assert tg.verify(tg.build(spec), operands=operands).ok
+
+
+@pytest.mark.parametrize("rows", [1, 200])
+def test_outputs_off_their_boundaries(rows):
+    spec = tg.Softmax(rows=rows, cols=1024, dtype="float16")
+    x = operands_of(spec)["input"]
+    kernel = tg.build(spec).compile()
+    plain = kernel(x)
+    for out in (shifted(torch.zeros_like(x), 3), sliced(torch.zeros_like(x), 1, 2)):
+        kernel(x, out=out)
+        assert torch.equal(out, plain)
+
+
+def test_a_residual_may_be_updated_in_place():
+    spec = tg.RmsNorm(rows=300, cols=4096, dtype="bfloat16", eps=1e-6) | tg.Residual()
+    operands = operands_of(spec)
+    kernel = tg.build(spec).compile()
+    plain = kernel(**operands)
+    kernel(**operands, out=operands["residual"])
+    assert torch.equal(operands["residual"], plain)
+
+
+# --- accuracy, graphs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "dtype"), ACCURATE)
+def test_no_less_accurate_than_torch(name, dtype):
+    spec = along_rows(512, 2048, dtype)[name]
+    operands = operands_of(spec)
+    expected = reference(spec, operands, torch.float64)["out"]
+    x = operands["input"]
+    theirs = {
+        "rmsnorm_silu": lambda: functional.silu(
+            functional.rms_norm(x, (spec.cols,), operands["weight"], 1e-5)
+        ),
+        "softmax": lambda: x.softmax(-1),
+        "var": lambda: x.float().var(-1),
+    }[name]()
+    errors = [
+        ((out.double() - expected).norm() / expected.norm()).item()
+        for out in (kernel_of(spec)(**operands), theirs)
+    ]
+    assert errors[0] <= 1.25 * errors[1], errors  # sums in another order round differently
+
+
+@pytest.mark.parametrize("cols", [320, 102400])
+def test_a_captured_graph_replays(cols):
+    spec = tg.Softmax(rows=4, cols=cols, dtype="bfloat16")
+    kernel, x = tg.build(spec).compile(), operands_of(spec)["input"]
+    out = kernel(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(x, out=out)
+    x.copy_(operands_of(spec, seed=5)["input"])
+    out.fill_(torch.nan)
+    graph.replay()
+    assert torch.equal(out, kernel(x))

@@ -103,12 +103,13 @@ def _launch(program: Program, sizes: Mapping[str, int]) -> Launch:
     waves = tiles / (target.sms * resident)
     instruction = "wgmma" if geometry.wgmma else "mma.sync"
     mainloop = [operand.name for operand in program.params if operand.kind == "mainloop"]
+    blocks = {
+        name: getattr(geometry, name) if value is None else value
+        for name, value in given.items()
+        if name.startswith("block_")
+    }
     return Launch(
-        tile={
-            name: getattr(geometry, name) if value is None else value
-            for name, value in given.items()
-            if name.startswith("block_")
-        },
+        tile=blocks or geometry.tile,
         grid=grid,
         ctas=ctas,
         ctas_per_sm=resident,

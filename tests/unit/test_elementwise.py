@@ -227,3 +227,14 @@ def test_a_flipped_part_changes_the_kernel():
     swapped = evolve(made, operands={"gate": tg.Part("x", 1), "up": tg.Part("x", 0)})
     sources = [tg.build(some, target="sm_90a").source for some in (made, swapped)]
     assert sources[0] != sources[1]
+
+
+def test_the_cost_card_names_the_block_and_what_fusion_saves():
+    made = tg.SiluAndMul(rows=tg.dyn("m", hint=1024), cols=4096, dtype="bfloat16") | tg.Relu()
+    card = tg.build(made, target="sm_90a", schedule="default").explain()
+    assert card.launch.tile == {"vectors": 256, "elements": 8}
+    assert card.launch.ctas == 1024 * 4096 // (256 * 8)
+    assert card.roofline.bytes == 1024 * 4096 * 3 * 2
+    assert card.roofline.bound == "memory"
+    assert card.saved_bytes == 1024 * 4096 * 2 * 2
+    assert "256 x 8 (vectors, elements)" in str(card)

@@ -85,6 +85,11 @@ class ElementwiseBlocks:
         return self.grid(sizes)[0], 1
 
     @property
+    def tile(self) -> dict[str, int]:
+        """What a CTA computes: vectors, and elements of a vector."""
+        return {"vectors": self.block, "elements": self.schedule.vector}
+
+    @property
     def trips(self) -> int:
         """Blocks that a CTA computes."""
         return 1

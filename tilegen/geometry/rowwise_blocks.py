@@ -152,10 +152,15 @@ class RowwiseBlocks:
         """Elements of a row that a thread loads at once."""
         if any(self.access_of(operand.name) == "unaligned" for operand in self.row_tensors):
             return 1
-        row = self.spec.cols * self.spec.dtype.bytes
-        if self.access_of("input") == "strided":
-            row = VECTOR_BYTES
-        return gcd(row, VECTOR_BYTES) // self.spec.dtype.bytes
+        return self.vector_of(self.spec.dtype)
+
+    def vector_of(self, kind: DType) -> int:
+        """Return the elements of a type at whose multiples every row starts.
+
+        Rows that are not dense start at 16-byte boundaries, or the tensor is ``unaligned``; but
+        where a dense row does not end on one, a dense tensor must still be read right.
+        """
+        return gcd(self.spec.cols * kind.bytes, VECTOR_BYTES) // kind.bytes
 
     @property
     def rows_a_cta(self) -> int:

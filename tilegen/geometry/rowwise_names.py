@@ -44,9 +44,9 @@ class RowwiseNames(RowwiseFragments):
         """Dynamic sizes and strides with what they are multiples of."""
         sizes = tuple((d.name, d.multiple_of) for d in self.spec.dynamic if d.multiple_of > 1)
         strides = tuple(
-            (self.strides(o)[0], 16 // o.dtype.bytes)
+            (self.strides(o)[0], self.vector_of(o.dtype))
             for o in self.row_tensors
-            if self.access_of(o.name) == "strided" and self.spec.cols
+            if self.access_of(o.name) == "strided" and self.vector_of(o.dtype) > 1
         )
         return sizes + strides
 

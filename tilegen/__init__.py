@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tilegen.specs.elementwise import Elementwise, GeluAndMul, SiluAndMul
     from tilegen.specs.gemm import Gemm
     from tilegen.specs.norms import LayerNorm, RmsNorm
+    from tilegen.specs.quantize_row import QuantizeRow
     from tilegen.specs.reads import Input, Part
     from tilegen.specs.reductions import Reduce
     from tilegen.specs.softmax import Softmax
@@ -108,6 +109,7 @@ _MODULES = {
     "tilegen.specs.gemm": ("Gemm",),
     "tilegen.specs.reads": ("Input", "Part"),
     "tilegen.specs.norms": ("LayerNorm", "RmsNorm"),
+    "tilegen.specs.quantize_row": ("QuantizeRow",),
     "tilegen.specs.reductions": ("Reduce",),
     "tilegen.specs.softmax": ("Softmax",),
     "tilegen.targets": ("TARGETS", "Target"),
@@ -139,6 +141,7 @@ __all__ = [
     "OperandError",
     "Part",
     "Program",
+    "QuantizeRow",
     "Rasterization",
     "Reduce",
     "Relu",

@@ -7,7 +7,7 @@ from enum import Enum
 from tilegen.errors import SpecError
 
 _BITS = {"float16": 16, "bfloat16": 16, "float32": 32}
-_BITS |= {"float8_e4m3fn": 8, "bool": 8, "int32": 32, "int64": 64}
+_BITS |= {"float8_e4m3fn": 8, "float8_e5m2": 8, "bool": 8, "int32": 32, "int64": 64}
 _ALIASES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32"}
 _ALIASES |= {"float": "float32", "float8_e4m3": "float8_e4m3fn"}
 
@@ -19,6 +19,7 @@ class DType(str, Enum):
     bfloat16 = "bfloat16"
     float32 = "float32"
     float8_e4m3fn = "float8_e4m3fn"
+    float8_e5m2 = "float8_e5m2"
     bool = "bool"
     int32 = "int32"
     int64 = "int64"
@@ -52,6 +53,7 @@ class DType(str, Enum):
             "bfloat16": 2.0**-8,
             "float32": 2.0**-24,
             "float8_e4m3fn": 2.0**-4,
+            "float8_e5m2": 2.0**-3,
         }[self.value]
 
 

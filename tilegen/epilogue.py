@@ -24,7 +24,12 @@ X = Var("x")
 Axis = Literal["m", "n"]
 
 
-def _identifier(instance: object, attribute: object, value: str) -> None:
+def identifier(instance: object, attribute: object, value: str) -> None:
+    """Check that a name can be that of a tensor, as an attrs validator.
+
+    Raises:
+        SpecError: It cannot.
+    """
     sound = value.isidentifier() and value.islower() and not value.startswith("_")
     if not sound or keyword.iskeyword(value):
         raise SpecError(
@@ -92,7 +97,7 @@ class Bias:
 
     axis: Axis = field(default="n", validator=_axis)
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
-    name: str = field(default="bias", validator=_identifier, kw_only=True)
+    name: str = field(default="bias", validator=identifier, kw_only=True)
 
 
 @frozen(repr=False)
@@ -111,7 +116,7 @@ class Scale:
     value: float | None = field(default=None, converter=_number, validator=_finite)
     axis: Axis | None = field(default=None, validator=_optional_axis, kw_only=True)
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
-    name: str = field(default="scale", validator=_identifier, kw_only=True)
+    name: str = field(default="scale", validator=identifier, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         if self.value is None:
@@ -139,7 +144,7 @@ class Residual:
 
     beta: float = field(default=1.0, converter=float, validator=[_finite, _reads_residual])
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
-    name: str = field(default="residual", validator=_identifier, kw_only=True)
+    name: str = field(default="residual", validator=identifier, kw_only=True)
 
 
 @frozen(repr=False)
@@ -149,7 +154,7 @@ class Multiply:
     __repr__ = compact_repr
 
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
-    name: str = field(default="gate", validator=_identifier, kw_only=True)
+    name: str = field(default="gate", validator=identifier, kw_only=True)
 
 
 @frozen(repr=False)
@@ -252,7 +257,7 @@ class Store:
 
     __repr__ = compact_repr
 
-    name: str = field(validator=_identifier)
+    name: str = field(validator=identifier)
     dtype: DType | None = field(default=None, converter=optional_dtype)
 
 

@@ -28,6 +28,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
         DType.bfloat16: torch.bfloat16,
         DType.float32: torch.float32,
         DType.float8_e4m3fn: torch.float8_e4m3fn,
+        DType.float8_e5m2: torch.float8_e5m2,
         DType.bool: torch.bool,
         DType.int32: torch.int32,
         DType.int64: torch.int64,

@@ -17,6 +17,7 @@ from tilegen.schedules.fields import UNSET
 from tilegen.schedules.rowwise import VALUES, RowwiseSchedule
 from tilegen.specs.cross_entropy import CrossEntropy
 from tilegen.specs.norms import LayerNorm, RmsNorm
+from tilegen.specs.quantize_row import LARGEST, QuantizeRow
 from tilegen.specs.reductions import EXTREMES, INDICES, SPREADS, Reduce, ReduceOp
 from tilegen.specs.rowwise import RowwiseSpec
 from tilegen.specs.softmax import Softmax
@@ -49,11 +50,23 @@ def rowwise_specs(
     elif kind is CrossEntropy:
         spec = draw(_cross_entropies(chain, **fields))
     else:
-        fields |= {"epilogue": chain, "out_dtype": draw(st.just(fields["dtype"]) | dtypes())}
+        quantized = draw(st.none() | quantize_rows())
+        last = () if quantized is None else (quantized,)
+        outs = dtypes() if quantized is None else st.just(fields["dtype"])
+        fields |= {
+            "epilogue": (*chain, *last),
+            "out_dtype": draw(st.just(fields["dtype"]) | outs),
+        }
         spec = draw(_along_rows(kind, **fields))
     # Without a chain, "eager" would have no effect.
     eager = draw(st.booleans()) if spec.epilogue else False
     return evolve(spec, numerics="eager") if eager else spec
+
+
+def quantize_rows() -> SearchStrategy[QuantizeRow]:
+    """Draw the last steps of chains that quantize rows."""
+    names = st.sampled_from(("row_scale", "scales"))
+    return st.builds(QuantizeRow, st.sampled_from(tuple(LARGEST)), name=names)
 
 
 def _renamed(op: Any) -> EpilogueOp:

@@ -16,6 +16,7 @@ from tilegen.epilogue import OPS, EpilogueOp
 from tilegen.errors import SpecError
 from tilegen.expr import Expr
 from tilegen.families import FAMILIES, Family
+from tilegen.specs.quantize_row import QuantizeRow
 from tilegen.targets import TARGETS
 
 
@@ -96,7 +97,7 @@ def _dtypes() -> Table:
 
 
 def _ops() -> Table:
-    rows = ((f"`{_call(op)}`", _summary(op)) for op in OPS.values())
+    rows = ((f"`{_call(op)}`", _summary(op)) for op in (*OPS.values(), QuantizeRow))
     return Table("Epilogue ops", ("op", "meaning"), tuple(rows))
 
 

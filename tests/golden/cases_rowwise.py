@@ -53,6 +53,15 @@ ROWWISE: dict[str, Program] = {
     ),
     "softmax_split": _built(tg.Softmax(rows=4, cols=102400, dtype="float32")),
     "cross_entropy": _built(tg.CrossEntropy(rows=8192, vocab=128256, dtype="bfloat16")),
+    "rmsnorm_quantized": _built(
+        tg.RmsNorm(rows=tg.dyn("tokens"), cols=4096, dtype="bfloat16", eps=1e-6)
+        | tg.QuantizeRow("float8_e4m3")
+    ),
+    "layernorm_quantized_passes": _built(
+        tg.LayerNorm(rows=1000, cols=100001, dtype="float16", eps=1e-5)
+        | tg.Store("normed")
+        | tg.QuantizeRow("float8_e5m2", name="row_scale")
+    ),
     "sum": _built(
         tg.Reduce(rows=65536, cols=4096, op="sum", dtype="bfloat16", out_dtype="float32")
     ),

@@ -63,6 +63,7 @@ def reductions():
             yield tg.Reduce(rows=3, cols=1048576, op=op, dtype="bfloat16"), f"{op}-long"
 
 
+QUANTIZE = tg.QuantizeRow("float8_e4m3")
 CHAIN = (tg.Bias(name="shift"), tg.Store("pre", "float32"), tg.Gelu("tanh"), tg.Residual(name="r"))
 VARIANTS = {
     "registers": {"rows": 130, "cols": 4096},
@@ -78,6 +79,7 @@ def chained(variant, dtype="bfloat16"):
         tg.RmsNorm(**shape, eps=1e-6, cast="before_weight", residual=True),
         tg.LayerNorm(**shape, eps=1e-6, numerics="eager"),
         tg.Softmax(**shape, mask="additive", scale=0.25),
+        *([tg.RmsNorm(**shape, eps=1e-6) | QUANTIZE] if variant != "split" else []),
     )
 
 
@@ -206,6 +208,19 @@ def test_hard_rows_are_as_in_torch(dtype, cols):
     specs += [tg.Reduce(rows=16, cols=cols, op=op, dtype=name) for op in REDUCTIONS if op != "prod"]
     for spec in specs:
         assert tg.verify(tg.build(spec), operands={"input": x}).ok
+
+
+@pytest.mark.parametrize("cols", [320, 1000, 20000])
+@pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2"])
+def test_hard_rows_are_quantized_as_in_torch(dtype, cols):
+    spec = tg.RmsNorm(rows=16, cols=cols, dtype="bfloat16", eps=1e-5, affine=False)
+    spec |= tg.QuantizeRow(dtype)
+    x = hard(torch.bfloat16, cols)
+    assert tg.verify(tg.build(spec), operands={"input": x}).ok
+    found = tg.build(spec).compile()(x)
+    assert (found.out[6].float() == 0).all()
+    assert found.scale[6] == 0
+    assert found.out[1].float().isnan().all()
 
 
 @pytest.mark.parametrize("cols", [320, 20000])

@@ -26,7 +26,7 @@ from tilegen.strategies import (
     specs,
 )
 from tilegen.strategies_elementwise import elementwise_specs, functions, parts, reads
-from tilegen.strategies_rowwise import rowwise_specs
+from tilegen.strategies_rowwise import quantize_rows, rowwise_specs
 from tilegen.targets import TARGETS, Target
 
 # What a program is made of, and a strategy that varies every field of it.
@@ -39,6 +39,7 @@ DONORS = {
     tg.Input: reads().filter(lambda read: isinstance(read, tg.Input)),
     tg.Part: parts(),
     Function: functions(),
+    tg.QuantizeRow: quantize_rows(),
     **{
         kind: rowwise_specs(kinds=(kind,)) if name == "rowwise" else specs(name)
         for name, family in FAMILIES.items()
@@ -94,6 +95,9 @@ def programs_with(kind):
     """Return a strategy of legal programs that hold a value of the class ``kind``."""
     if kind in ELEMENTWISE:
         return legal_programs(spec=elementwise_specs(epilogue=chains(0, 2)))
+    if kind is tg.QuantizeRow:
+        specs = rowwise_specs(kinds=(tg.RmsNorm, tg.Softmax), epilogue=chains(0, 1))
+        return legal_programs(spec=specs.filter(lambda spec: spec.quantize is not None))
     if kind in ROWWISE:
         if kind is tg.RowwiseSchedule:
             return legal_programs(spec=rowwise_specs(cols=st.sampled_from((1000, 4096, 20000))))

@@ -33,6 +33,7 @@ MAKE_GEMM = "import tilegen as tg; tg.Gemm(m=128, n=128, k=128, dtype='float16')
 SPECS = {
     "gemm": "tg.Gemm(m=77, n=128, k=64, dtype='bfloat16') | tg.Bias() | tg.Gelu()",
     "elementwise": "tg.SiluAndMul(rows=tg.dyn('m'), cols=128, dtype='bfloat16') | tg.Bias()",
+    "rowwise": "tg.Softmax(rows=tg.dyn('m'), cols=128, dtype='bfloat16') | tg.Silu()",
 }
 
 

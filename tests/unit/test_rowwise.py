@@ -7,6 +7,7 @@ import tilegen as tg
 
 ROWS = {"rows": 64, "cols": 320, "dtype": "bfloat16"}
 NORM = {**ROWS, "eps": 1e-5}
+QUANTIZE = tg.QuantizeRow("float8_e4m3")
 REFUSED = [
     (tg.RmsNorm, {**NORM, "eps": -1.0}, r"eps=-1.0: must be >= 0"),
     (tg.RmsNorm, {**NORM, "eps": float("nan")}, r"eps=nan: must be finite"),
@@ -18,6 +19,9 @@ REFUSED = [
     (tg.LayerNorm, {**NORM, "residual": True, "epilogue": (tg.Residual(),)}, "name of two"),
     (tg.LayerNorm, {**NORM, "epilogue": (tg.Scale(name="total"),)}, "source uses for itself"),
     (tg.Softmax, {**ROWS, "mask": "causal"}, "mask"),
+    (tg.Softmax, {**ROWS, "epilogue": (QUANTIZE, tg.Relu())}, "must be the last step"),
+    (tg.Softmax, {**ROWS, "out_dtype": "float32", "epilogue": (QUANTIZE,)}, "has no effect beside"),
+    (tg.Reduce, {**ROWS, "op": "sum", "epilogue": (QUANTIZE,)}, "is not an epilogue op"),
     (tg.Softmax, {**ROWS, "scale": float("inf")}, "scale=inf: must be finite"),
     (tg.Reduce, {**ROWS, "op": "median"}, "op"),
     (tg.Reduce, {**ROWS, "op": "sum", "axis": 2}, "axis"),
@@ -85,6 +89,27 @@ def test_operands_and_outputs():
     ]
     columns = tg.Reduce(**ROWS, op="argmax", axis=0)
     assert [(o.shape, str(o.dtype)) for o in columns.outputs] == [((320,), "int64")]
+
+
+def test_quantized_rows_have_their_scales_beside_them():
+    spec = tg.RmsNorm(**NORM, residual=True) | tg.Store("normed") | QUANTIZE
+    assert [(o.name, o.shape, str(o.dtype)) for o in spec.outputs] == [
+        ("out", (64, 320), "float8_e4m3fn"),
+        ("residual_out", (64, 320), "bfloat16"),
+        ("scale", (64,), "float32"),
+        ("normed", (64, 320), "bfloat16"),
+    ]
+    with pytest.raises(tg.SpecError, match="float8_e4m3fn, float8_e5m2"):
+        tg.QuantizeRow("int8")
+    with pytest.raises(tg.SpecError, match="is not an epilogue op"):
+        tg.Gemm(m=8, n=8, k=8, dtype="float16", epilogue=(QUANTIZE,))
+
+
+def test_quantized_rows_are_not_split():
+    spec = tg.Softmax(rows=4, cols=102400, dtype="bfloat16") | QUANTIZE
+    assert tg.build(spec, target="sm_90a").schedule.variant == "passes"
+    with pytest.raises(tg.LegalityError, match=r"\[quantized-row\] variant='split'"):
+        tg.build(spec, target="sm_90a", schedule=tg.RowwiseSchedule(variant="split"))
 
 
 def test_bytes_count_each_tensor_once():

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from tilegen.dims import Dyn, hint, size
 from tilegen.dtypes import DType
-from tilegen.epilogue import Segment, segments
+from tilegen.epilogue import Segment, Step, segments
 from tilegen.expr import Expr
 from tilegen.expr_print import functions
 from tilegen.schedules.rowwise import (
@@ -110,12 +110,17 @@ class RowwiseBlocks:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The epilogue chain, cut at its outputs."""
-        return segments(self.spec.epilogue, self.spec.numerics, self.spec.out_dtype)
+        return segments(self.spec.chain, self.spec.numerics, self.spec.out_dtype)
+
+    @property
+    def steps_of_chain(self) -> list[Step]:
+        """The chain's steps, without the outputs that it leaves on the way."""
+        return [step for segment in self.segments for step in segment.steps]
 
     @property
     def values(self) -> list[Expr]:
         """Expressions of the chain's steps, in order."""
-        return [step.value for segment in self.segments for step in segment.steps]
+        return [step.value for step in self.steps_of_chain]
 
     def calls(self, function: str) -> bool:
         """Return whether the chain prints a call of a TileLang function."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from tilegen.geometry.rowwise_blocks import RowwiseBlocks
-from tilegen.schedules.rowwise import Statistic
+from tilegen.schedules.rowwise import Statistic, quantizes
 from tilegen.specs.softmax import Softmax
 
 Fragment = tuple[str, str]
@@ -50,7 +50,7 @@ class RowwiseFragments(RowwiseBlocks):
     @property
     def result(self) -> str:
         """The fragment that holds the output: that of the input where their types are the same."""
-        same = self.spec.out_dtype == self.spec.dtype
+        same = self.spec.outputs[0].dtype == self.spec.dtype
         return ("part" if self.variant == "passes" else "row") if same else "result"
 
     @property
@@ -69,6 +69,8 @@ class RowwiseFragments(RowwiseBlocks):
         values: tuple[Fragment, ...] = (("value", _F),)
         if self.keeps_scores:
             values += (("power", _F),)
+        if self.quantizes:
+            values += (("magnitude", _F),)
         return (*values, ("spots", _I)) if self.statistic == "index" else values
 
     @property
@@ -78,6 +80,21 @@ class RowwiseFragments(RowwiseBlocks):
         if self.by_columns and self.statistic == "moments":
             kept = (("count", _F), *kept)
         return (*kept, ("base", _F)) if self.base == "base" else kept
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether rows are quantized in the end."""
+        return quantizes(self.spec)
+
+    @property
+    def scales(self) -> tuple[Fragment, ...]:
+        """Fragments of one element a row from which its scale is made."""
+        return (("largest", _F), ("nan", _F)) if self.quantizes else ()
+
+    @property
+    def lane_scales(self) -> tuple[Fragment, ...]:
+        """The same of one element a lane."""
+        return tuple((f"lane_{name}", kind) for name, kind in self.scales)
 
     @property
     def part_statistics(self) -> tuple[Fragment, ...]:

@@ -12,6 +12,7 @@ from tilegen.geometry.rowwise_fragments import RowwiseFragments
 from tilegen.specs.cross_entropy import CrossEntropy
 from tilegen.specs.norms import LayerNorm, RmsNorm
 from tilegen.specs.operands import Operand
+from tilegen.specs.quantize_row import LARGEST
 from tilegen.specs.reductions import Reduce
 from tilegen.specs.softmax import Softmax
 
@@ -96,6 +97,8 @@ class RowwiseNames(RowwiseFragments):
             found["SCALE"] = spec.scale
         if isinstance(spec, CrossEntropy):
             found["IGNORE_INDEX"] = spec.ignore_index
+        if isinstance(spec, (RmsNorm, LayerNorm, Softmax)) and spec.quantize is not None:
+            found["LARGEST"] = LARGEST[spec.quantize.dtype]
         if self.calls_exp2:
             found["LOG2_E"] = _LOG2_E
         return found
@@ -219,6 +222,12 @@ class RowwiseNames(RowwiseFragments):
         }
         operands = self.spec.operands
         return {"x": "x", **{o.name: self.load(o, index[o.kind]) for o in operands}}
+
+    @property
+    def chained(self) -> str:
+        """Where the chain's last value goes, at an element."""
+        buffer = "value" if self.quantizes else self.result
+        return f"{buffer}[{'t, v' if self.variant == 'passes' else 'i, j'}]"
 
     @property
     def element(self) -> str:

@@ -16,7 +16,9 @@ from tilegen.reference.gemm import torch_step
 from tilegen.reference.rowwise import REDUCTIONS
 from tilegen.specs.cross_entropy import CrossEntropy
 from tilegen.specs.norms import LayerNorm, RmsNorm
+from tilegen.specs.quantize_row import LARGEST
 from tilegen.specs.reductions import Reduce
+from tilegen.specs.row_spec import RowSpec
 from tilegen.specs.rowwise import RowwiseSpec
 from tilegen.specs.softmax import Softmax
 
@@ -41,7 +43,7 @@ def _eager(spec: RowwiseSpec) -> _Result:
     """Return the function; specs are read here, where torch.compile does not trace."""
     kinds = {output.name: torch_dtype(output.dtype) for output in spec.outputs}
     steps: list[tuple[str, str, bool, Callable[..., Any]]] = []
-    for op in spec.epilogue:
+    for op in spec.chain:
         if isinstance(op, Store):
             steps.append((op.name, "", False, torch.Tensor.clone))
         elif isinstance(op, Map):
@@ -52,6 +54,7 @@ def _eager(spec: RowwiseSpec) -> _Result:
             name = operand_name(op) if kind else ""
             steps.append(("", name, kind == "column_vector", torch_step(op)))
     result = _result(spec)
+    quantize = spec.quantize if isinstance(spec, RowSpec) else None
 
     def run(operands: Tensors) -> dict[str, torch.Tensor]:
         found = result(operands)
@@ -62,6 +65,10 @@ def _eager(spec: RowwiseSpec) -> _Result:
                 continue
             operand = operands[name] if name else None
             x = step(x, operand[:, None] if operand is not None and is_column else operand)
+        if quantize is not None:
+            scale = x.abs().amax(-1, keepdim=True).float() / LARGEST[quantize.dtype]
+            found[quantize.name] = scale[:, 0]
+            x = torch.where(scale == 0, 0.0, x / scale)
         return {name: value.to(kinds[name]) for name, value in {"out": x, **found}.items()}
 
     return run

@@ -14,10 +14,12 @@ from tilegen.operands import shape_of, torch_dtype
 from tilegen.reference.bounds import Interval, interval
 from tilegen.reference.expr import evaluate
 from tilegen.reference.gemm import torch_step
-from tilegen.reference.rowwise_bounds import result_bounds
+from tilegen.reference.rowwise_bounds import quantized, result_bounds
 from tilegen.specs.cross_entropy import CrossEntropy
 from tilegen.specs.norms import LayerNorm, RmsNorm
+from tilegen.specs.quantize_row import LARGEST
 from tilegen.specs.reductions import INDICES, Reduce
+from tilegen.specs.row_spec import RowSpec
 from tilegen.specs.rowwise import RowwiseSpec
 from tilegen.specs.softmax import Softmax
 
@@ -131,14 +133,23 @@ def reference(spec: RowwiseSpec, operands: Tensors, dtype: torch.dtype) -> dict[
     x = found.pop("x")
     if eager:
         x = _rounded(x, spec.out_dtype)
-    for op in spec.epilogue:
+    for op in spec.chain:
         if isinstance(op, Store):
             found[op.name] = x
             continue
         x = torch_step(op)(x, next(own) if operand_kind(op) else None)
         if eager and not isinstance(op, Cast):
             x = _rounded(x, spec.out_dtype)
+    if isinstance(spec, RowSpec) and spec.quantize is not None:
+        scale = _largest(x) / LARGEST[spec.quantize.dtype]
+        found[spec.quantize.name] = scale
+        x = torch.where(scale[:, None] == 0, 0.0, x / scale[:, None])
     return {"out": x, **found}
+
+
+def _largest(x: torch.Tensor) -> torch.Tensor:
+    """Return the largest magnitude of each row; 0 where it has no elements."""
+    return x.abs().amax(-1) if x.shape[-1] else x.new_zeros(x.shape[0])
 
 
 def inputs(
@@ -203,8 +214,11 @@ def _outputs(spec: RowwiseSpec, operands: Tensors) -> dict[str, Interval]:
     values = {name: Interval.exact(tensor) for name, tensor in chain.items()}
     outputs = result_bounds(spec, operands)
     values["x"] = outputs.pop("x")
-    for segment in segments(spec.epilogue, spec.numerics, spec.out_dtype):
+    for segment in segments(spec.chain, spec.numerics, spec.out_dtype):
         for step in segment.steps:
             values["x"] = interval(step.value, values)
         outputs[segment.store] = values["x"]
+    if isinstance(spec, RowSpec) and spec.quantize is not None:
+        largest = LARGEST[spec.quantize.dtype]
+        outputs["out"], outputs[spec.quantize.name] = quantized(values["x"], largest)
     return outputs

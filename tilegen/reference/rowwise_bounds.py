@@ -135,3 +135,15 @@ def _cross_entropy(spec: CrossEntropy, x: Interval, labels: torch.Tensor) -> dic
     ):
         loss = on_ends(loss, lambda end, at=where, to=value: torch.where(at, to, end))
     return {"x": loss, "lse": lse}
+
+
+def quantized(x: Interval, largest: float) -> tuple[Interval, Interval]:
+    """Return bounds of rows over their scales, and of the scales."""
+    size = interval(_call("abs", _X), {"x": x})
+    peak = on_ends(size, lambda end: end.amax(-1) if end.shape[-1] else end.sum(-1))
+    scale = divided(peak, largest).widened(torch.full_like(peak.value, TINY))
+    zero = peak.is_point & (peak.value == 0)
+    scale = on_ends(scale, lambda end: torch.where(zero, 0.0, end))
+    column = on_ends(scale, lambda end: end[:, None])
+    rows = interval(_call("div", _X, Var("scale")), {"x": x, "scale": column})
+    return on_ends(rows, lambda end: torch.where(zero[:, None], 0.0, end)), scale

@@ -26,6 +26,15 @@ def _variant(g: RowwiseGeometry) -> Iterator[Violation]:
         )
 
 
+def _quantized(g: RowwiseGeometry) -> Iterator[Violation]:
+    if g.quantizes and g.schedule.variant == "split":
+        yield Violation(
+            "variant",
+            "split",
+            f"the scale of a quantized row of {g.spec.cols} columns needs a third launch",
+        )
+
+
 def _block(g: RowwiseGeometry) -> Iterator[Violation]:
     s = g.schedule
     if s.variant != "passes" and s.block_cols is not None:
@@ -144,6 +153,7 @@ def _grid(g: RowwiseGeometry) -> Iterator[Violation]:
 RULES = (
     Rule("no-effect", "A field without effect is refused, never dropped.", _numerics),
     Rule("variant", "Rows and columns are walked differently.", _variant),
+    Rule("quantized-row", "A scale is known after all values of a row.", _quantized),
     Rule("row-block", "A row in registers is whole; any other is walked in blocks.", _block),
     Rule("lanes", "Lanes are threads of one CTA.", _lanes),
     Rule("block-width", "Every thread loads whole vectors, and some of them in the row.", _width),

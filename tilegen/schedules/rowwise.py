@@ -119,6 +119,11 @@ def statistic(spec: RowwiseSpec) -> Statistic:
     return _OPS.get(spec.op, "sum")
 
 
+def quantizes(spec: RowwiseSpec) -> bool:
+    """Return whether rows are quantized in the end."""
+    return isinstance(spec, (RmsNorm, LayerNorm, Softmax)) and spec.quantize is not None
+
+
 def vector(spec: RowwiseSpec) -> int:
     """Return the elements of the widest load that rows of a dense input allow."""
     return gcd(spec.cols * spec.dtype.bytes, VECTOR_BYTES) // spec.dtype.bytes
@@ -144,9 +149,12 @@ def registers(spec: RowwiseSpec, variant: Variant, held: int, width: int) -> int
         need += held
     if any(operand.name == "residual" for operand in spec.own_operands):
         need += packed
-    if spec.out_dtype != spec.dtype and len(spec.outputs[0].shape) == 2:
-        need += held * (spec.out_dtype.bytes if width > 1 else 4) // 4
-    calls = [functions(step(op)) for op in spec.epilogue if not isinstance(op, Store)]
+    out = spec.outputs[0]
+    if out.dtype != spec.dtype and len(out.shape) == 2:
+        need += held * (out.dtype.bytes if width > 1 else 4) // 4
+    if quantizes(spec):
+        need += held  # until the row's scale is known, its values stay in fp32
+    calls = [functions(step(op)) for op in spec.chain if not isinstance(op, Store)]
     if isinstance(spec, Reduce) and spec.map is not None:
         calls.append(functions(spec.map))
     return need + (_FUNCTION if any(found & _LONG for found in calls) else 0)
@@ -168,6 +176,8 @@ def default_variant(spec: RowwiseSpec, target: Target) -> tuple[Variant, str]:
     if isinstance(spec, Reduce) and spec.axis == 0:
         return "columns", "axis=0 reduces columns: threads walk down them"
     rows, longest = hint(spec.rows), _MAX_ROW * 2 // max(2, spec.dtype.bytes)
+    if spec.cols >= _SPLIT_ROW and quantizes(spec) and 2 * rows <= target.sms:
+        return "passes", "a row's scale is known after all of it, and then it is read once more"
     if spec.cols >= _SPLIT_ROW and 2 * rows <= target.sms:
         return (
             "split",

@@ -96,6 +96,11 @@ class CrossEntropy:
         return self.vocab
 
     @property
+    def chain(self) -> tuple[EpilogueOp, ...]:
+        """The chain; a single value is not quantized."""
+        return self.epilogue
+
+    @property
     def kept_axis(self) -> str:
         """The axis that is left, in the words of the chain's ops."""
         return "m"

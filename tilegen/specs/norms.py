@@ -7,7 +7,6 @@ from typing import Literal
 from attrs import field, frozen, validators
 
 from tilegen.dtypes import DType
-from tilegen.specs.chain import stored
 from tilegen.specs.operands import Operand
 from tilegen.specs.row_spec import RowSpec, finite, no_effect, not_negative
 
@@ -38,8 +37,8 @@ class _Norm(RowSpec):
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """``out``, ``residual_out`` where there is a residual, then the chain's extra outputs."""
-        out, *stores = stored(self, self.rows, self.cols)
+        """``out``, ``residual_out`` where there is a residual, then those of the chain."""
+        out, *stores = super().outputs
         if not self.residual:
             return (out, *stores)
         total = Operand("residual_out", (self.rows, self.cols), self.dtype, "tile")

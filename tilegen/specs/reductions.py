@@ -175,6 +175,11 @@ class Reduce:
         return "rowwise"
 
     @property
+    def chain(self) -> tuple[EpilogueOp, ...]:
+        """The chain; a single value is not quantized."""
+        return self.epilogue
+
+    @property
     def kept_axis(self) -> str:
         """The axis that is left, in the words of the chain's ops."""
         return "m" if self.axis else "n"

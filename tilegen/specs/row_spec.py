@@ -15,7 +15,6 @@ from tilegen.errors import SpecError
 from tilegen.expr import Const
 from tilegen.reprs import compact_repr
 from tilegen.specs.chain import (
-    chain,
     chain_operands,
     moved_bytes,
     numerics,
@@ -24,6 +23,7 @@ from tilegen.specs.chain import (
     stored,
 )
 from tilegen.specs.operands import RESERVED, Operand, check_names
+from tilegen.specs.quantize_row import QuantizeRow, RowOp, row_chain
 
 _Spec = TypeVar("_Spec", bound="RowSpec")
 
@@ -35,6 +35,7 @@ _RESERVED = RESERVED | frozenset(
     "lane_spot part part_mean part_square part_top part_total part_nan part_spot result held lanes "
     "column first block back is_empty apart count share bs t v label logit log_sum inside "
     "exchange met merged step top_now base_now rescaled old_spot is_larger spots bn is_part "
+    "magnitude largest lane_largest "
     "part_count lane_base".split()
 )
 
@@ -86,8 +87,8 @@ class RowSpec:
     cols: int = field(converter=static("rows"))
     dtype: DType = field(converter=dtype)
     out_dtype: DType = field(default=None, converter=Converter(out_dtype, takes_self=True))
-    epilogue: tuple[EpilogueOp, ...] = field(
-        default=(), converter=Converter(chain, takes_self=True), validator=names_fit
+    epilogue: tuple[RowOp, ...] = field(
+        default=(), converter=Converter(row_chain, takes_self=True), validator=names_fit
     )
     numerics: Literal["fused", "eager"] = field(
         default="fused",
@@ -100,7 +101,7 @@ class RowSpec:
         same = self.out_dtype == self.dtype
         return compact_repr(self, hidden={"out_dtype"} if same else set())
 
-    def __or__(self: _Spec, op: EpilogueOp) -> _Spec:
+    def __or__(self: _Spec, op: RowOp) -> _Spec:
         """Return this spec with ``op`` appended to its chain."""
         return evolve(self, epilogue=(*self.epilogue, op))
 
@@ -120,9 +121,25 @@ class RowSpec:
         return (*self.own_operands, *chain_operands(self, self.rows, self.cols))
 
     @property
+    def chain(self) -> tuple[EpilogueOp, ...]:
+        """The chain without ``QuantizeRow``."""
+        return tuple(op for op in self.epilogue if not isinstance(op, QuantizeRow))
+
+    @property
+    def quantize(self) -> QuantizeRow | None:
+        """How rows are quantized in the end, if they are."""
+        last = self.epilogue[-1] if self.epilogue else None
+        return last if isinstance(last, QuantizeRow) else None
+
+    @property
     def outputs(self) -> tuple[Operand, ...]:
-        """``out``, then the extra outputs of the chain's ``Store`` ops in order."""
-        return stored(self, self.rows, self.cols)
+        """``out``, the scales of quantized rows, the extra outputs of ``Store`` ops in order."""
+        out, *stores = stored(self, self.rows, self.cols)
+        if self.quantize is None:
+            return (out, *stores)
+        out = evolve(out, dtype=self.quantize.dtype)
+        scale = Operand(self.quantize.name, (self.rows,), DType.float32, "column_vector")
+        return (out, scale, *stores)
 
     @property
     def dynamic(self) -> tuple[Dyn, ...]:

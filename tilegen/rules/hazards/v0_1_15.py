@@ -100,7 +100,7 @@ ROWS = (
     Hazard("H15b", "refused", f"{_TL}2398, {_TL}2399", "reduction width off a power of two",
         trigger="reduce over a fragment filled by T.copy, 48, 80, 96, 100, 192 ... wide",
         result="no available layout; the accumulator of a gemm reduces at any width",
-        guard="rows that are reduced lie over a power of two of lanes", probe="H15b", expect=_REFUSES),
+        guard="reduced rows lie over a power of two of lanes", probe="H15b", expect=_REFUSES),
     Hazard("H15c", "silent", "", "16-bit sum",
         trigger="T.reduce_sum over a float16 or bfloat16 fragment",
         result="adds in 16 bits: bfloat16 off by 0.49 at 1024 wide; through float32 2e-6",

@@ -23,6 +23,8 @@ _SPECIALIZED = 32  # of a consumer that is written as such: no copies, no predic
 _WGMMA_ALONE = 32  # what wgmma needs there in place of MMA fragments
 _STEP, _FUNCTION, _STRIDES = 8, 56, 32
 _ELEMENT = 5  # registers of one element in flight: value, address, predicate
+_DEEP = 4  # more stages than that, and loads of two are in flight before the loop
+_GUARDED = 32  # a full tile whose rows are compared with a size known at the call
 _ADDRESS = 6  # registers of one element to store: 64-bit address and its factors
 _COPY = 6  # registers of one cp.async of less than 16 bytes: addresses and predicate
 # What TileLang hands to each consumer thread by consumer warpgroups, when it re-allocates
@@ -50,7 +52,10 @@ def register_limit(g: GemmGeometry) -> int:
 def register_estimate(g: GemmGeometry) -> int:
     """Return an upper estimate of the registers that a thread which multiplies needs."""
     steps = [step for segment in g.segments for step in segment.steps]
-    chain = _STEP * min(len(steps), 4) + max((_live(g, step) for step in steps), default=0)
+    live = max((_live(g, step) for step in steps), default=0)
+    if g.specialized:  # with no wait between them, nvcc loads the operands of all steps ahead
+        live = max(live, sum(_operands(g, step) for step in steps))
+    chain = _STEP * min(len(steps), 4) + live
     loads = 0 if g.warp_specialized else _loads(g)
     # The chain starts when the loads are over, the stores when the accumulator is staged.
     base = _mainloop(g)
@@ -80,7 +85,7 @@ def _loads(g: GemmGeometry) -> int:
     for name, side in (("a", s.block_m), ("b", s.block_n)):
         elements = ceil(side * s.block_k / threads)
         if g.loads_elements(name):
-            total += _ELEMENT * elements
+            total += _ELEMENT * elements * (2 if s.num_stages > _DEEP else 1)
         elif g.copy_bytes(name) < 16:
             total += _COPY * ceil(elements * g.spec.dtype.bytes / g.copy_bytes(name))
         elif not s.num_stages:
@@ -109,9 +114,13 @@ def _stores(g: GemmGeometry) -> int:
 
 def _live(g: GemmGeometry, step: Step) -> int:
     """Return registers of a step: operands that nvcc loads ahead, and a long function."""
+    function = _FUNCTION if functions(step.value) & LONG_FUNCTIONS else 0
+    return _operands(g, step) + function
+
+
+def _operands(g: GemmGeometry, step: Step) -> int:
     names = variables(step.value)
-    ahead = sum(_ahead(g, operand) for operand in g.spec.operands if operand.name in names)
-    return ahead + (_FUNCTION if functions(step.value) & LONG_FUNCTIONS else 0)
+    return sum(_ahead(g, operand) for operand in g.spec.operands if operand.name in names)
 
 
 def _ahead(g: GemmGeometry, operand: Operand) -> int:
@@ -125,4 +134,6 @@ def _ahead(g: GemmGeometry, operand: Operand) -> int:
         return g.schedule.block_m // 4 + strides
     if operand.kind == "tile" and (not dense or g.spec.n % 2):  # one load an element
         return g.acc_registers + strides
+    if operand.kind == "tile" and g.specialized and isinstance(g.spec.m, Dyn):
+        return _GUARDED
     return strides

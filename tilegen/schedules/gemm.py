@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, product
+from itertools import chain, groupby, product
 from math import ceil, log2
 from typing import Any, Literal
 
@@ -99,14 +99,21 @@ def candidates(
         target: The architecture.
         variant: The variant that is asked for, if any: schedules made for it come first.
     """
-    specialized = variant == "warp_specialized" or (
-        variant is UNSET and prefers_specialized(spec, target)
-    )
+    first: Iterator[GemmSchedule] = iter(())
+    if variant == "warp_specialized":
+        first = _specialized(spec, target)
+    elif variant is UNSET and prefers_specialized(spec, target):
+        first = _of_one_tile(_specialized(spec, target))
     seen = set()
-    for schedule in chain(_specialized(spec, target) if specialized else (), _ranked(spec, target)):
+    for schedule in chain(first, _ranked(spec, target)):
         if schedule not in seen:
             seen.add(schedule)
             yield schedule
+
+
+def _of_one_tile(schedules: Iterator[GemmSchedule]) -> Iterator[GemmSchedule]:
+    """Yield those of the preferred tile: with another, ``pipelined`` is the faster."""
+    return next(groupby(schedules, key=lambda s: (s.block_m, s.block_n)))[1]
 
 
 def prefers_specialized(spec: Gemm, target: Target) -> bool:

@@ -225,7 +225,7 @@ ROWS = (
         result="the CUDA text reuses the vector loaded before the store: the store is ignored",
         rules=("stale-read",), probe="H26", expect=_WRONG),
     Hazard("H27", "silent", "", "accumulator read by elements after a wait for wgmma",
-        trigger="T.wait_wgmma(1) in the loop, T.wait_wgmma(0) below it, then 16-bit stores by element",
+        trigger="T.wait_wgmma(1) in the loop, (0) below it, then 16-bit stores by element",
         result="ptxas of CUDA 13.0 packs the conversions above the last wait: a step is lost",
         guard="such kernels wait for each step in the loop"),
 )

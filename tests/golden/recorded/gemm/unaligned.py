@@ -6,7 +6,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   b    (512, 512) float16
   out  (512, 512) float16
 spec: Gemm(m=512, n=512, k=512, dtype='float16')
-schedule: GemmSchedule(block_m=64, block_n=64, block_k=64, num_stages=5, threads=128,
+schedule: GemmSchedule(block_m=64, block_n=64, block_k=64, num_stages=4, threads=128,
           policy='full_row', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
           variant='pipelined')
 """
@@ -37,7 +37,7 @@ def build():
             out_shared = T.alloc_shared((BLOCK_M, BLOCK_N), "float16")
 
             T.clear(acc)
-            for ko in T.Pipelined(T.ceildiv(K, BLOCK_K), num_stages=5):
+            for ko in T.Pipelined(T.ceildiv(K, BLOCK_K), num_stages=4):
                 T.copy(a[bm * BLOCK_M, ko * BLOCK_K], a_shared, disable_tma=True, coalesced_width=1)
                 T.copy(b[ko * BLOCK_K, bn * BLOCK_N], b_shared)
                 T.gemm(

@@ -16,12 +16,14 @@ NAMES = sorted(ENVIRONMENT.list_templates())
 SOURCES = {name: ENVIRONMENT.loader.get_source(ENVIRONMENT, name)[0] for name in NAMES}
 SKELETON = "kernel.py.j2"
 MAINLOOPS = sorted({name for family in FAMILIES.values() for name in family.templates.values()})
+# What several mainloops of a family share: a skeleton of their own, which fills the first.
+SHARED = [f"{family}.py.j2" for family in FAMILIES if f"{family}.py.j2" in NAMES]
 MACROS = [name for name in NAMES if name.startswith("macros/")]
 each_template = pytest.mark.parametrize("name", NAMES)
 
 
 def test_every_template_is_the_skeleton_a_mainloop_or_macros():
-    assert set(NAMES) == {SKELETON, *MAINLOOPS, *MACROS}
+    assert set(NAMES) == {SKELETON, *SHARED, *MAINLOOPS, *MACROS}
     assert set(MAINLOOPS) <= set(NAMES)
 
 
@@ -32,11 +34,12 @@ def test_a_mainloop_fills_blocks_of_the_skeleton(name):
     assert set(child.blocks) <= set(skeleton.blocks)
 
 
-@pytest.mark.parametrize("name", MAINLOOPS)
-def test_inheritance_is_one_level(name):
-    parents = re.findall(r'{% extends "(.*)" %}', SOURCES[name])
-    assert parents == [SKELETON]
-    assert "super()" not in SOURCES[name]
+@pytest.mark.parametrize("name", [*SHARED, *MAINLOOPS])
+def test_a_template_extends_the_skeleton_or_its_family_s(name):
+    (parent,) = re.findall(r'{% extends "(.*)" %}', SOURCES[name])
+    shared = f"{name.split('/')[0]}.py.j2"
+    assert parent == (shared if shared in SHARED and shared != name else SKELETON)
+    assert parent != SKELETON or "super()" not in SOURCES[name]
 
 
 @pytest.mark.parametrize("name", [SKELETON, *MACROS])
@@ -48,7 +51,9 @@ def test_others_extend_nothing(name):
 def test_macro_files_hold_only_macros(name):
     module = ENVIRONMENT.get_template(name).module
     assert str(module).strip() == ""
-    assert "{% import" not in SOURCES[name]
+    for imported in re.findall(r'{% import "(.*)" as', SOURCES[name]):
+        assert imported in MACROS
+        assert "{% import" not in SOURCES[imported]
 
 
 @each_template

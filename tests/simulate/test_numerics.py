@@ -9,6 +9,8 @@ from simulate.test_idioms import close
 from simulate.test_kernels import drawn, run
 from simulate.test_scans import whole
 
+from tilegen.simulate.values import unary
+
 torch.set_num_threads(1)
 INF, NAN = math.inf, math.nan
 
@@ -35,6 +37,11 @@ def test_conversions():
     same(half[0, :7], 2048, 2052, 257, 259, 65504, INF, 0)
     same(brain[0, 2:4], 256, 260)
     assert cut[0, 7:11].tolist() == [-2, 2**31 - 1, -(2**31), 0]
+
+
+def test_a_square_root_is_rounded_once():
+    x = torch.rand(65536, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(unary("sqrt", x, "float32"), x.double().sqrt().float())
 
 
 def test_conversions_to_eight_bits_saturate():

@@ -15,6 +15,7 @@ from tilegen.simulate import prepare, run_program, simulate
 
 FUNCTIONS = {
     "pow": lambda x: x.abs() ** 1.7,
+    "powers": lambda x: x**3 + x**4,
     "expm1": lambda x: x.expm1(),
     "log": lambda x: (x.abs() + 1).log() + (x.abs() + 1).log2() + x.abs().log1p(),
     "roots": lambda x: (x.abs() + 1).sqrt() + (x.abs() + 1).rsqrt(),

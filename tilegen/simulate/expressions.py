@@ -160,8 +160,8 @@ def _call(scope: Scope, node: tir.Node) -> Compute:
         return _binary(values.BINARY[name], *(expression(scope, arg) for arg in args))
     if name == "if_then_else":
         return _select(scope, args[0], args[1], args[2], dtype)
-    if name in ("pow", "__pow", "clamp", "fma"):
-        functions = {"clamp": values.clamp, "fma": _fma}
+    if name in ("pow", "__pow", "pow_of_int", "clamp", "fma"):
+        functions = {"clamp": values.clamp, "fma": _fma, "pow_of_int": values.power_of_int}
         return _typed(functions.get(name, values.power), scope, args, dtype)
     if name == tir.ELECT:
         return _elected(int(args[0].value))

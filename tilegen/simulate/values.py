@@ -21,9 +21,10 @@ def tensor(value: Value, dtype: str) -> torch.Tensor:
 
 UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     **{name: getattr(torch, name) for name in ("exp", "exp2", "log", "log2", "log10", "log1p")},
-    **{name: getattr(torch, name) for name in ("sqrt", "rsqrt", "tanh", "erf", "sigmoid")},
+    **{name: getattr(torch, name) for name in ("rsqrt", "tanh", "erf", "sigmoid")},
     **{name: getattr(torch, name) for name in ("floor", "ceil", "trunc", "sin", "cos", "tan")},
     **{name: getattr(torch, name) for name in ("isnan", "isinf", "isfinite", "bitwise_not")},
+    "sqrt": lambda x: x.double().sqrt().to(x.dtype),  # rounded once, as CUDA's; torch's is not
     "exp10": lambda x: torch.pow(10.0, x),
     "fabs": torch.abs,
     "nearbyint": torch.round,
@@ -92,6 +93,14 @@ def clamp(value: Value, low: Value, high: Value, dtype: str) -> torch.Tensor:
     """Return a value within bounds; NaN where one of the three is."""
     above = torch.maximum(tensor(value, dtype), tensor(low, dtype))
     return torch.minimum(above, tensor(high, dtype))
+
+
+def power_of_int(a: Value, count: Value, dtype: str) -> torch.Tensor:
+    """Return a product of ``count`` equal factors, rounded after each, as TileLang computes it."""
+    factor = result = tensor(a, dtype)
+    for _ in range(int(count) - 1):
+        result = result * factor
+    return result
 
 
 def power(a: Value, b: Value, dtype: str) -> torch.Tensor:

@@ -26,8 +26,8 @@ UNARY = frozenset(
     "__cos __tan bitwise_not".split()
 )
 VALUES = UNARY | frozenset(
-    "if_then_else infinity clamp pow __pow pow_of_int fma likely bitwise_and bitwise_or bitwise_xor "
-    "shift_left shift_right max_value min_value".split()
+    "if_then_else infinity clamp pow __pow pow_of_int fma likely bitwise_and bitwise_or "
+    "bitwise_xor shift_left shift_right max_value min_value".split()
 )
 TILE_OPERATIONS = frozenset(
     "copy transpose fill gemm reduce cumsum cummax atomicadd atomicmax atomicmin".split()

@@ -24,7 +24,7 @@ _WGMMA_ALONE = 32  # what wgmma needs there in place of MMA fragments
 _STEP, _FUNCTION, _STRIDES = 8, 56, 32
 _ELEMENT = 5  # registers of one element in flight: value, address, predicate
 _DEEP = 4  # more stages than that, and loads of two are in flight before the loop
-_GUARDED = 32  # a full tile whose rows are compared with a size known at the call
+_GUARDED = 24  # a full tile whose rows are compared with a size known at the call
 _ADDRESS = 6  # registers of one element to store: 64-bit address and its factors
 _COPY = 6  # registers of one cp.async of less than 16 bytes: addresses and predicate
 # What TileLang hands to each consumer thread by consumer warpgroups, when it re-allocates

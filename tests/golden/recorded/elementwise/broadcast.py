@@ -69,7 +69,7 @@ def main():
         print("no GPU here: nothing was checked")
         return
     torch.manual_seed(0)
-    frames = 4
+    frames = 3
     x = torch.randn(2, frames, 32, 32, 320, device="cuda").to(torch.float16)
     shift = torch.randn(2, 320, device="cuda").to(torch.float16)
     scale = torch.randn(2, 320, device="cuda").to(torch.float32)

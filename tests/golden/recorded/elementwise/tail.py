@@ -92,7 +92,7 @@ def main():
         print("no GPU here: nothing was checked")
         return
     torch.manual_seed(0)
-    n = 4096
+    n = 4095
     x = torch.randn(n, device="cuda").to(torch.bfloat16)
     y = torch.randn(n, device="cuda").to(torch.float32)
     residual = torch.randn(n, device="cuda").to(torch.bfloat16)

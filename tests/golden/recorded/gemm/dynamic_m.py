@@ -76,7 +76,7 @@ def main():
         print("no GPU here: nothing was checked")
         return
     torch.manual_seed(0)
-    m = 4096
+    m = 4088
     a = torch.randn(m, K, device="cuda").to(torch.bfloat16)
     b = torch.randn(N, K, device="cuda").to(torch.bfloat16)
     bias = torch.randn(N, device="cuda").to(torch.bfloat16)

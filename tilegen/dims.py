@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from operator import index
 from typing import Any
 
-from attrs import field, frozen, validators
+from attrs import Attribute, Converter, field, frozen
 
 from tilegen.errors import SpecError
+
+MAX_COORDINATE = 2**31 - 1
+"""Largest dimension of a tensor that is read by TMA, or whose axes are counted in 32 bits."""
 
 
 def _is_extent(instance: object, attribute: Any, value: Any) -> None:
     if type(value) is not int or value < 1:
         raise SpecError("must be an int >= 1", rule="dim", field=attribute.name, value=value)
+
+
+def _is_name(instance: object, attribute: Any, value: object) -> None:
+    if not isinstance(value, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", value):
+        raise SpecError(
+            "must be a lower-case name of letters, digits and underscores",
+            rule="dim",
+            field=attribute.name,
+            value=value,
+            hint='use a name such as tg.dyn("m")',
+        )
 
 
 def _is_multiple(dyn: Any, attribute: object, value: int) -> None:
@@ -38,7 +53,7 @@ class Dyn:
         hint: The size that the default schedule, ``explain`` and the emitted check are made for.
     """
 
-    name: str = field(validator=validators.matches_re(r"[a-z][a-z0-9_]*"))
+    name: str = field(validator=_is_name)
     multiple_of: int = field(default=1, kw_only=True, validator=_is_extent)
     hint: int = field(default=4096, kw_only=True, validator=[_is_extent, _is_multiple])
 
@@ -58,8 +73,8 @@ def dyn(name: str, *, multiple_of: int = 1, hint: int | None = None) -> Dyn:
     return Dyn(name, multiple_of=multiple_of, hint=hint)
 
 
-def dim(value: object) -> Dim:
-    """Return ``value`` as a dimension: an int >= 0 or a Dyn.
+def dim(value: object, name: str = "dim") -> Dim:
+    """Return the value of the field ``name`` as a dimension: an int >= 0 or a Dyn.
 
     Raises:
         SpecError: It is neither.
@@ -73,10 +88,32 @@ def dim(value: object) -> Dim:
     raise SpecError(
         "is not a dimension",
         rule="dim",
-        field="dim",
+        field=name,
         value=value,
         hint='use an int >= 0 or tg.dyn("m")',
     )
+
+
+def coordinate(value: object, attribute: Attribute[Any]) -> Dim:
+    """Return a dimension that is counted in 32 bits, as an attrs converter that takes the field.
+
+    Raises:
+        SpecError: It is no dimension, or too large.
+    """
+    found = dim(value, attribute.name)
+    if hint(found) > MAX_COORDINATE:
+        raise SpecError(
+            f"is more than {MAX_COORDINATE}, the largest coordinate of 32 bits",
+            rule="dim",
+            field=attribute.name,
+            value=value,
+            hint="split the work over several calls",
+        )
+    return found
+
+
+extent = Converter(coordinate, takes_field=True)
+"""Converts a field to a dimension that is counted in 32 bits."""
 
 
 def size(dim: Dim, sizes: Mapping[str, int]) -> int:
@@ -96,9 +133,9 @@ def size(dim: Dim, sizes: Mapping[str, int]) -> int:
             hint=f'pass sizes={{"{dim.name}": {dim.hint}}}',
         )
     value = sizes[dim.name]
-    if value < 0 or value % dim.multiple_of:
+    if type(value) is not int or value < 0 or value % dim.multiple_of:
         raise SpecError(
-            f"must be >= 0 and a multiple of {dim.multiple_of}",
+            f"must be an int >= 0 and a multiple of {dim.multiple_of}",
             rule="dim",
             field=dim.name,
             value=value,

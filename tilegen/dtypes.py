@@ -61,23 +61,28 @@ FLOATS = (DType.float16, DType.bfloat16, DType.float32)
 """What is computed with; the other types are those of masks, labels, indices and quantized rows."""
 
 
-def dtype(value: object, among: tuple[DType, ...] = FLOATS) -> DType:
+def dtype(value: object, among: tuple[DType, ...] = FLOATS, name: str = "dtype") -> DType:
     """Return the DType named by a string (aliases such as ``bf16`` too) or by a torch dtype.
 
     torch is not imported: a torch dtype is taken by its name.
 
+    Args:
+        value: The string or torch dtype.
+        among: The types that are served.
+        name: The field that it is the value of.
+
     Raises:
         SpecError: The type is not ``among`` those that are served.
     """
-    name = str(value).removeprefix("torch.")
-    name = _ALIASES.get(name, name)
-    found = next((member for member in among if member.value == name), None)
+    text = str(value).removeprefix("torch.")
+    text = _ALIASES.get(text, text)
+    found = next((member for member in among if member.value == text), None)
     if found is None:
         known = ", ".join(member.value for member in among)
         raise SpecError(
             "is not a dtype tilegen serves",
             rule="dtype",
-            field="dtype",
+            field=name,
             value=value,
             hint=f"use one of {known}",
         )

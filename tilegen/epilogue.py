@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from attrs import field, frozen, validators
+from attrs import field, frozen
 
 from tilegen.dtypes import DType, dtype, optional_dtype
 from tilegen.errors import SpecError
 from tilegen.expr import Call, Const, Expr, Var, is_bool, trace
+from tilegen.fields import number, one_of, optional_number
 from tilegen.reprs import compact_repr
 from tilegen.specs.operands import Kind
 
@@ -24,18 +25,18 @@ X = Var("x")
 Axis = Literal["m", "n"]
 
 
-def identifier(instance: object, attribute: object, value: str) -> None:
+def identifier(instance: object, attribute: Any, value: Any) -> None:
     """Check that a name can be that of a tensor, as an attrs validator.
 
     Raises:
         SpecError: It cannot.
     """
-    sound = value.isidentifier() and value.islower() and not value.startswith("_")
-    if not sound or keyword.iskeyword(value):
+    plain = isinstance(value, str) and value.isidentifier() and value.islower()
+    if not plain or value.startswith("_") or keyword.iskeyword(value):
         raise SpecError(
             "must be a lower-case Python identifier without a leading underscore",
             rule="operand-name",
-            field="name",
+            field=attribute.name,
             value=value,
             hint='use a name such as "bias_2"',
         )
@@ -81,21 +82,13 @@ def _bounds(clamp: Any, attribute: object, value: float | None) -> None:
         )
 
 
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value) + 0.0  # -0.0 is 0.0
-
-
-_axis = validators.in_(("m", "n"))
-_optional_axis = validators.in_((None, "m", "n"))
-
-
 @frozen(repr=False)
 class Bias:
     """Add a vector: along ``n``, one value a column; along ``m``, one value a row."""
 
     __repr__ = compact_repr
 
-    axis: Axis = field(default="n", validator=_axis)
+    axis: Axis = field(default="n", validator=one_of("m", "n"))
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
     name: str = field(default="bias", validator=identifier, kw_only=True)
 
@@ -113,8 +106,8 @@ class Scale:
 
     __repr__ = compact_repr
 
-    value: float | None = field(default=None, converter=_number, validator=_finite)
-    axis: Axis | None = field(default=None, validator=_optional_axis, kw_only=True)
+    value: float | None = field(default=None, converter=optional_number, validator=_finite)
+    axis: Axis | None = field(default=None, validator=one_of(None, "m", "n"), kw_only=True)
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
     name: str = field(default="scale", validator=identifier, kw_only=True)
 
@@ -142,7 +135,7 @@ class Residual:
 
     __repr__ = compact_repr
 
-    beta: float = field(default=1.0, converter=float, validator=[_finite, _reads_residual])
+    beta: float = field(default=1.0, converter=number, validator=[_finite, _reads_residual])
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
     name: str = field(default="residual", validator=identifier, kw_only=True)
 
@@ -170,9 +163,7 @@ class Gelu:
 
     __repr__ = compact_repr
 
-    approximate: Literal["none", "tanh"] = field(
-        default="none", validator=validators.in_(("none", "tanh"))
-    )
+    approximate: Literal["none", "tanh"] = field(default="none", validator=one_of("none", "tanh"))
 
 
 @frozen(repr=False)
@@ -202,7 +193,7 @@ class Softcap:
 
     __repr__ = compact_repr
 
-    cap: float = field(converter=float, validator=[_finite, _positive])
+    cap: float = field(converter=number, validator=[_finite, _positive])
 
 
 @frozen(repr=False)
@@ -211,8 +202,8 @@ class Clamp:
 
     __repr__ = compact_repr
 
-    min: float | None = field(default=None, converter=_number, validator=_finite)
-    max: float | None = field(default=None, converter=_number, validator=[_finite, _bounds])
+    min: float | None = field(default=None, converter=optional_number, validator=_finite)
+    max: float | None = field(default=None, converter=optional_number, validator=[_finite, _bounds])
 
 
 def _traced(fn: Callable[..., object] | Expr) -> Expr:

@@ -53,6 +53,14 @@ def loads(text: str) -> Any:
     Raises:
         SpecError: The text is not such JSON, or holds a field or value that is not served.
     """
+    if not isinstance(text, str):
+        raise SpecError(
+            "is not text",
+            rule="json",
+            field="text",
+            value=text,
+            hint="pass what tg.dumps returned",
+        )
     try:
         document = json.loads(text)
         if set(document) != {"tilegen", "kind", "value"}:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final, Literal
 
-from attrs import AttrsInstance, field, fields, frozen, validators
+from attrs import AttrsInstance, field, fields, frozen
 
+from tilegen import fields as checks
 from tilegen.errors import ScheduleError
 
 
@@ -44,24 +45,36 @@ class Rasterization:
 
     panel: int = field(validator=_is_extent)
     order: Literal["row", "column"] = field(
-        default="row", validator=validators.in_(("row", "column"))
+        default="row",
+        validator=checks.one_of("row", "column", rule="schedule-field", error=ScheduleError),
     )
 
 
 def one_of(*options: object) -> Any:
     """Return a schedule field that is UNSET or one of ``options``."""
+    known = checks.one_of(*options, rule="schedule-field", error=ScheduleError)
 
     def check(instance: object, attribute: Any, value: object) -> None:
-        if value is not UNSET and value not in options:
+        if value is not UNSET:
+            known(instance, attribute, value)
+
+    return field(default=UNSET, validator=check)
+
+
+def rasterization() -> Any:
+    """Return a schedule field that is UNSET, None or a Rasterization."""
+
+    def check(instance: object, attribute: Any, value: object) -> None:
+        if not (value is UNSET or value is None or isinstance(value, Rasterization)):
             raise ScheduleError(
-                "is not an option of this field",
+                "is not an order of CTAs",
                 rule="schedule-field",
                 field=attribute.name,
                 value=value,
-                hint=f"use one of {', '.join(map(repr, options))}",
+                hint="use None or tg.Rasterization(panel=8)",
             )
 
-    return field(default=UNSET, validator=check, repr=True)
+    return field(default=UNSET, validator=check)
 
 
 def positive(multiple_of: int = 1, minimum: int = 1) -> Any:

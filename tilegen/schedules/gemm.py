@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, groupby, product
 from math import ceil, log2
-from typing import Any, Literal
+from typing import Literal
 
-from attrs import evolve, field, frozen, validators
+from attrs import evolve, frozen
 
 from tilegen.dims import hint
 from tilegen.epilogue import segments
 from tilegen.expr import Expr
 from tilegen.expr_print import LONG_FUNCTIONS, functions
-from tilegen.schedules.fields import UNSET, Rasterization, Unset, one_of, positive
+from tilegen.schedules.fields import UNSET, Rasterization, Unset, one_of, positive, rasterization
 from tilegen.schedules.fields import describe as _describe
 from tilegen.schedules.gemm_cost import SPECIALIZED_TILES, TILES, cost_us, tile_count
 from tilegen.specs.gemm import Gemm
@@ -22,15 +22,6 @@ from tilegen.targets import Target
 Policy = Literal["square", "full_row", "full_col"]
 Swizzle = Literal["auto", "64B", "32B", "none"]
 Variant = Literal["pipelined", "cp_async", "warp_specialized"]
-
-
-def _rasterization() -> Any:
-    return field(
-        default=UNSET,
-        validator=validators.or_(
-            validators.in_((UNSET, None)), validators.instance_of(Rasterization)
-        ),
-    )
 
 
 @frozen(kw_only=True, repr=False)
@@ -64,7 +55,7 @@ class GemmSchedule:
     num_stages: int = positive(minimum=0)
     threads: int = positive(multiple_of=32, minimum=32)
     policy: Policy = one_of("square", "full_row", "full_col")
-    rasterization: Rasterization | None = _rasterization()
+    rasterization: Rasterization | None = rasterization()
     smem_swizzle: Swizzle = one_of("auto", "64B", "32B", "none")
     epilogue_path: Literal["shared", "direct"] = one_of("shared", "direct")
     variant: Variant = one_of("pipelined", "cp_async", "warp_specialized")

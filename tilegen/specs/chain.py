@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from attrs import evolve
+from attrs import Attribute, Converter, evolve
 
-from tilegen.dims import Dim, Dyn, dim, size
+from tilegen.dims import Dim, Dyn, coordinate, size
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import OPS, Cast, EpilogueOp, Store, operand_dtype, operand_kind, operand_name
 from tilegen.errors import SpecError
 from tilegen.specs.operands import Operand, check_names
 
 
-def static(free: str) -> Callable[[object], int]:
+def static(free: str) -> Any:
     """Return a converter to dimensions that are static, unlike the one named ``free``."""
 
-    def convert(value: object) -> int:
-        value = dim(value)
+    def convert(value: object, attribute: Attribute[Any]) -> int:
+        value = coordinate(value, attribute)
         if isinstance(value, Dyn):
             raise SpecError(
                 f"must be static: only {free} may be dynamic",
                 rule="dim",
-                field="dim",
+                field=attribute.name,
                 value=value.name,
                 hint="give an int, and build one program for each",
             )
         return value
 
-    return convert
+    return Converter(convert, takes_field=True)
 
 
 def out_dtype(value: object, spec: Any) -> DType:
     """Return the output's element type: the spec's own unless one is given."""
-    return spec.dtype if value is None else dtype(value)
+    return spec.dtype if value is None else dtype(value, name="out_dtype")
 
 
 def chain(value: object, spec: Any) -> tuple[EpilogueOp, ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from attrs import Converter, evolve, field, frozen, validators
+from attrs import Converter, evolve, field, frozen
 
-from tilegen.dims import Dim, Dyn, dim, size
+from tilegen.dims import Dim, Dyn, extent, size
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import EpilogueOp
 from tilegen.errors import SpecError
+from tilegen.fields import instance_of
 from tilegen.reprs import compact_repr
 from tilegen.specs.chain import chain, moved_bytes, static
 from tilegen.specs.operands import Operand
@@ -25,11 +26,11 @@ from tilegen.specs.reductions import (
 
 
 def _integer(value: object) -> DType:
-    return dtype(value, INTEGERS)
+    return dtype(value, INTEGERS, "label_dtype")
 
 
 def _float(value: object) -> DType:
-    return dtype(value)
+    return dtype(value, name="out_dtype")
 
 
 @frozen(kw_only=True, repr=False)
@@ -53,10 +54,10 @@ class CrossEntropy:
         SpecError: A field has no meaning, no effect, or is not served; names it.
     """
 
-    rows: Dim = field(converter=dim)
+    rows: Dim = field(converter=extent)
     vocab: int = field(converter=static("rows"))
     dtype: DType = field(converter=dtype)
-    ignore_index: int = field(default=-100, validator=validators.instance_of(int))
+    ignore_index: int = field(default=-100, validator=instance_of(int))
     label_dtype: DType = field(default=DType.int64, converter=_integer)
     out_dtype: DType = field(default=DType.float32, converter=_float)
     epilogue: tuple[EpilogueOp, ...] = field(

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, Literal
 
-from attrs import Converter, evolve, field, frozen, validators
+from attrs import Converter, evolve, field, frozen
 
 from tilegen.dims import Dim, Dyn, dim, size
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import EpilogueOp, Store, operand_dtype, operand_kind, operand_name
 from tilegen.errors import SpecError
 from tilegen.expr import Call, Var, extent
+from tilegen.fields import instance_of
 from tilegen.reprs import compact_repr
 from tilegen.specs.chain import chain, moved_bytes, out_dtype
 from tilegen.specs.operands import Kind, Operand, check_names
@@ -28,7 +29,9 @@ _TAKEN = re.compile(r".*_(tile|vectors|flat|last)|i\d+")
 
 
 def _shape(value: Any) -> tuple[Dim, ...]:
-    shape = tuple(map(dim, value if isinstance(value, (tuple, list)) else (value,)))
+    shape = tuple(
+        dim(extent, "shape") for extent in (value if isinstance(value, (tuple, list)) else (value,))
+    )
     if not shape:
         raise refused("has no axis", "shape", shape, "use (1,)")
     if sum(isinstance(extent, Dyn) for extent in shape) > 1:
@@ -124,7 +127,7 @@ class Elementwise:
     epilogue: tuple[EpilogueOp, ...] = field(
         default=(), converter=Converter(chain, takes_self=True), validator=_checked
     )
-    name: str = field(default="elementwise", validator=[validators.instance_of(str), _name])
+    name: str = field(default="elementwise", validator=[instance_of(str), _name])
 
     def __repr__(self) -> str:
         # out_dtype is dtype unless given: what is equal prints alike.

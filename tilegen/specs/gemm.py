@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from attrs import Converter, evolve, field, frozen, validators
+from attrs import Converter, evolve, field, frozen
 
-from tilegen.dims import Dim, Dyn, dim, size
+from tilegen.dims import Dim, Dyn, extent, size
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import EpilogueOp
 from tilegen.errors import SpecError
+from tilegen.fields import one_of
 from tilegen.reprs import compact_repr
 from tilegen.specs.chain import (
     chain,
@@ -64,11 +65,11 @@ class Gemm:
         SpecError: A field has no meaning, no effect, or is not served; names it.
     """
 
-    m: Dim = field(converter=dim)
+    m: Dim = field(converter=extent)
     n: int = field(converter=static("m"))
     k: int = field(converter=static("m"))
     dtype: DType = field(converter=dtype)
-    layout: Layout = field(default="nn", validator=validators.in_(("nn", "nt", "tn", "tt")))
+    layout: Layout = field(default="nn", validator=one_of("nn", "nt", "tn", "tt"))
     out_dtype: DType = field(default=None, converter=Converter(out_dtype, takes_self=True))
     compute: Literal["tf32"] | None = field(default=None, validator=_compute_fits)
     epilogue: tuple[EpilogueOp, ...] = field(
@@ -77,7 +78,7 @@ class Gemm:
     numerics: Literal["fused", "eager"] = field(
         default="fused",
         converter=Converter(numerics, takes_self=True),
-        validator=validators.in_(("fused", "eager")),
+        validator=one_of("fused", "eager"),
     )
 
     def __repr__(self) -> str:

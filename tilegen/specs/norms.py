@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from attrs import field, frozen, validators
+from attrs import field, frozen
 
 from tilegen.dtypes import DType
+from tilegen.fields import instance_of, number, one_of
 from tilegen.specs.operands import Operand
 from tilegen.specs.row_spec import RowSpec, finite, no_effect, not_negative
 
@@ -15,9 +16,9 @@ from tilegen.specs.row_spec import RowSpec, finite, no_effect, not_negative
 class _Norm(RowSpec):
     """The fields that both norms share."""
 
-    eps: float = field(converter=float, validator=[finite, not_negative])
-    affine: bool = field(default=True, validator=validators.instance_of(bool))
-    residual: bool = field(default=False, validator=validators.instance_of(bool))
+    eps: float = field(converter=number, validator=[finite, not_negative])
+    affine: bool = field(default=True, validator=instance_of(bool))
+    residual: bool = field(default=False, validator=instance_of(bool))
 
     @property
     def own_operands(self) -> tuple[Operand, ...]:
@@ -72,9 +73,9 @@ class RmsNorm(_Norm):
         SpecError: A field has no meaning, no effect, or is not served; names it.
     """
 
-    weight_offset: float = field(default=0.0, converter=float, validator=finite)
+    weight_offset: float = field(default=0.0, converter=number, validator=finite)
     cast: Literal["after_weight", "before_weight"] = field(
-        default="after_weight", validator=validators.in_(("after_weight", "before_weight"))
+        default="after_weight", validator=one_of("after_weight", "before_weight")
     )
 
     def __attrs_post_init__(self) -> None:

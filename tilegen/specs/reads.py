@@ -6,11 +6,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import evolve, field, frozen, validators
+from attrs import evolve, field, frozen
 
 from tilegen.dtypes import DType, optional_dtype
+from tilegen.epilogue import identifier
 from tilegen.errors import SpecError
 from tilegen.expr import Expr, is_bool, trace, variables
+from tilegen.fields import instance_of
 from tilegen.reprs import compact_repr
 
 
@@ -59,10 +61,8 @@ class Input:
 
     axes: tuple[int, ...] | None = field(default=None, converter=_axes)
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
-    keepdim: bool = field(
-        default=False, validator=[validators.instance_of(bool), _axis_names], kw_only=True
-    )
-    name: str = field(default="", validator=validators.instance_of(str), kw_only=True)
+    keepdim: bool = field(default=False, validator=[instance_of(bool), _axis_names], kw_only=True)
+    name: str = field(default="", validator=instance_of(str), kw_only=True)
 
 
 @frozen(repr=False)
@@ -79,11 +79,11 @@ class Part:
 
     __repr__ = compact_repr
 
-    of: str = field(validator=validators.instance_of(str))
+    of: str = field(validator=identifier)
     index: int = field()
     count: int = field(default=2, validator=_count, kw_only=True)
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
-    name: str = field(default="", validator=validators.instance_of(str), kw_only=True)
+    name: str = field(default="", validator=instance_of(str), kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         _part_of(self, None, self.index)
@@ -169,8 +169,11 @@ def reads(value: Any, spec: Any) -> tuple[Read, ...]:
             else Input(dtype=read, name=name)
             for name, read in value.items()
         ]
-    else:
+    elif isinstance(value, (tuple, list)):
         given = list(value)
+    else:
+        hint = 'use a mapping such as {"a": tg.Input(-1)}'
+        raise refused("is no mapping from parameters", "operands", value, hint)
     names = spec.fn.names
     for read in given:
         if not isinstance(read, (Input, Part)):

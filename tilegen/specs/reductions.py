@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from attrs import Converter, evolve, field, frozen, validators
+from attrs import Converter, evolve, field, frozen
 
-from tilegen.dims import Dim, Dyn, dim, size
+from tilegen.dims import Dim, Dyn, extent, size
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import EpilogueOp, Map, Store, operand_kind
 from tilegen.errors import SpecError
 from tilegen.expr import Expr, Var
+from tilegen.fields import one_of, to_number
 from tilegen.reprs import compact_repr
 from tilegen.specs.chain import chain, chain_operands, moved_bytes, numerics, static
 from tilegen.specs.operands import Operand
@@ -43,18 +44,20 @@ def _map(value: Callable[..., object] | Expr | None) -> Expr | None:
     return None if fn == Var("x") else fn
 
 
-def _axis(value: int) -> int:
-    return -1 if value == 1 else value
+def _axis(value: Any) -> Any:
+    return -1 if type(value) is int and value == 1 else value
 
 
 def _out_dtype(value: object, spec: Any) -> DType:
     if spec.op in INDICES:
-        return DType.int64 if value is None else dtype(value, INTEGERS)
-    return spec.dtype if value is None else dtype(value)
+        return DType.int64 if value is None else dtype(value, INTEGERS, "out_dtype")
+    return spec.dtype if value is None else dtype(value, name="out_dtype")
 
 
 def _correction(value: float | None, spec: Any) -> float | None:
-    return 1.0 if value is None and spec.op in SPREADS else None if value is None else float(value)
+    if value is None:
+        return 1.0 if spec.op in SPREADS else None
+    return to_number(value, "correction")
 
 
 def _correction_fits(spec: Reduce, attribute: object, value: float | None) -> None:
@@ -98,7 +101,7 @@ def reduced_numerics(value: object, spec: Any) -> object:
     return "fused" if spec.out_dtype in INTEGERS else numerics(value, spec)
 
 
-NUMERICS = validators.in_(("fused", "eager"))
+NUMERICS = one_of("fused", "eager")
 
 
 @frozen(kw_only=True, repr=False)
@@ -126,14 +129,14 @@ class Reduce:
         SpecError: A field has no meaning, no effect, or is not served; names it.
     """
 
-    rows: Dim = field(converter=dim)
+    rows: Dim = field(converter=extent)
     cols: int = field(converter=static("rows"))
-    op: ReduceOp = field(validator=validators.in_(get_args(ReduceOp)))
+    op: ReduceOp = field(validator=one_of(*get_args(ReduceOp)))
     dtype: DType = field(converter=dtype)
     axis: Literal[-1, 0] = field(
         default=-1,
-        converter=lambda axis: -1 if axis == 1 else axis,
-        validator=validators.in_((-1, 0)),
+        converter=_axis,
+        validator=one_of(-1, 0),
     )
     correction: float | None = field(
         default=None,

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from attrs import Converter, evolve, field, frozen, validators
+from attrs import Converter, evolve, field, frozen
 
-from tilegen.dims import Dim, Dyn, dim, size
+from tilegen.dims import Dim, Dyn, extent, size
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import EpilogueOp
 from tilegen.errors import SpecError
 from tilegen.expr import Const
+from tilegen.fields import one_of
 from tilegen.reprs import compact_repr
 from tilegen.specs.chain import (
     chain_operands,
@@ -83,7 +84,7 @@ class RowSpec:
             the result and each chain step to ``out_dtype``.
     """
 
-    rows: Dim = field(converter=dim)
+    rows: Dim = field(converter=extent)
     cols: int = field(converter=static("rows"))
     dtype: DType = field(converter=dtype)
     out_dtype: DType = field(default=None, converter=Converter(out_dtype, takes_self=True))
@@ -93,7 +94,7 @@ class RowSpec:
     numerics: Literal["fused", "eager"] = field(
         default="fused",
         converter=Converter(numerics, takes_self=True),
-        validator=validators.in_(("fused", "eager")),
+        validator=one_of("fused", "eager"),
     )
 
     def __repr__(self) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from attrs import field, frozen, validators
+from attrs import Attribute, Converter, field, frozen, validators
 
 from tilegen.dtypes import DType
+from tilegen.fields import instance_of, one_of, to_number
 from tilegen.specs.operands import Operand
 from tilegen.specs.row_spec import RowSpec, finite
+
+
+def _scale(value: object, attribute: Attribute[Any]) -> float | None:
+    factor = 1.0 if value is None else to_number(value, attribute.name)
+    return None if factor == 1.0 else factor
 
 
 @frozen(kw_only=True, repr=False)
@@ -36,14 +42,14 @@ class Softmax(RowSpec):
         SpecError: A field has no meaning, no effect, or is not served; names it.
     """
 
-    log: bool = field(default=False, validator=validators.instance_of(bool))
+    log: bool = field(default=False, validator=instance_of(bool))
     scale: float | None = field(
         default=None,
-        converter=lambda value: None if value in (None, 1) else float(value),
+        converter=Converter(_scale, takes_field=True),
         validator=validators.optional(finite),
     )
     mask: Literal["additive", "bool"] | None = field(
-        default=None, validator=validators.in_((None, "additive", "bool"))
+        default=None, validator=one_of(None, "additive", "bool")
     )
 
     @property

@@ -54,6 +54,11 @@ FAULTS = (
           "T.barrier_arrive(ready"),
     Fault(ws.attention, _ATTENTION, "T.sync_threads(1 + group, 128)", "T.sync_threads(1, 384)",
           "deadlock", "barrier"),
+    Fault(ws.gemm, (200, 72, 64), "T.alloc_barrier([256] * STAGES)",
+          "T.alloc_barrier([128] * STAGES)", "phase", "empty",
+          "T.barrier_arrive(empty[(step - 1) % STAGES])"),
+    Fault(ws.handed_over, (128,), "count=256", "count=128", "phase", "barrier",
+          "T.sync_threads(3, count)\n                for"),
     # Arrivals that are left out.
     Fault(ws.gemm, _GEMM, "T.barrier_arrive(empty[ko % STAGES])", "pass", "deadlock", "empty",
           "T.barrier_wait(empty"),
@@ -77,6 +82,11 @@ FAULTS = (
           "T.gemm(a_shared[ko % 3, :, :], b_shared[(ko + 1)", "race", "b_shared"),
     Fault(ws.gemm, _GEMM, "T.barrier_arrive(empty[ko % STAGES])",
           "T.barrier_arrive(empty[ko % STAGES + 1])", "out-of-bounds", "empty"),
+    # Slots of barriers: a slow producer would meet a phase that has passed twice.
+    Fault(ws.summed_rows, (12,), "T.barrier_wait(empty[k % 2]", "T.barrier_wait(empty[(k + 1) % 2]",
+          "phase", "empty", "T.barrier_arrive(empty"),
+    Fault(ws.cp_async_producer, _ROWS, "T.barrier_wait(empty[i % STAGES]",
+          "T.barrier_wait(empty[(i + 1) % STAGES]", "phase", "empty", "T.barrier_arrive(empty"),
     # Who uses what.
     Fault(ws.interleaved, (70,), "tile[x, 2 * y + 1] = a", "tile[x, y + 2] = a", "race", "tile"),
     Fault(ws.gemm, _GEMM, "T.copy(lower, out", "T.copy(upper, out", "uninitialized", "upper",

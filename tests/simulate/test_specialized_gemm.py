@@ -80,6 +80,10 @@ MUTANTS = {
     "full not awaited": ("T.barrier_wait(full[slot], (step + ko) // STAGES % 2)", "pass"),
     "wrong parity": ("(step + ko) // STAGES % 2)", "((step + ko) // STAGES + 1) % 2)"),
     "empty not awaited": ("T.barrier_wait(empty[slot], (step // STAGES + 1) % 2)", "pass"),
+    "another slot's empty awaited": (
+        "T.barrier_wait(empty[slot], (step",
+        "T.barrier_wait(empty[(slot + 1) % STAGES], (step",
+    ),
     "freed too soon": ("empty[(step + ko - 1) % STAGES]", "empty[slot]"),
     "not freed": ("T.barrier_arrive(empty[(step + STAGES_ - 1) % STAGES])", "pass"),
     "last product not awaited": ("T.wait_wgmma(0)", "pass"),

@@ -63,6 +63,16 @@ def test_two_warpgroups_write_elements_in_turn(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_rows_pass_from_one_warpgroup_to_the_other(level):
+    a = drawn(12, 64)
+    for seed in SEEDS:
+        out = run(ws.summed_rows(12), a, torch.empty(64), level=level, seed=seed)
+        torch.testing.assert_close(out, a.sum(0), atol=1e-4, rtol=1e-5)
+        out = run(ws.handed_over(64), a[0], torch.empty(64), level=level, seed=seed)
+        assert torch.equal(out, a[0])
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_asynchronous_copies_in_and_out(level):
     a = half(70, 200)
     for seed in SEEDS:
@@ -102,6 +112,15 @@ def test_a_race_says_who_and_where(tmp_path):
     assert "is read by a wgmma product of warpgroup 1" in found.message
     assert "is written by a TMA copy of warpgroup 0 (line 32)" in found.message
     assert "warpgroup 1, seed 0" in str(found)
+
+
+def test_a_phase_that_may_pass_unseen_says_by_whom(tmp_path):
+    (fault,) = (fault for fault in FAULTS if fault.build is ws.summed_rows)
+    build, _ = edited(fault, tmp_path / "edited.py")
+    (found,) = report(fault, build(*fault.args)).diagnostics
+    assert found.warpgroup == 0
+    assert found.elements == ((0, 1),)
+    assert "nothing orders that after the wait of warpgroup 1 for phase -1 (line" in found.message
 
 
 def test_the_race_check_can_be_left_out(tmp_path):

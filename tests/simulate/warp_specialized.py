@@ -326,3 +326,51 @@ def interleaved(rows):
                     out[bx * 32 + x, 2 * y + 1] = tile[x, 2 * y]
 
     return kernel
+
+
+def summed_rows(rows):
+    """The producer copies rows into two slots in turn; the other warpgroup adds them up."""
+
+    @T.prim_func
+    def kernel(a: T.Tensor((rows, 64), "float32"), out: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=256):
+            row = T.alloc_shared((2, 64), "float32")
+            acc = T.alloc_fragment((64,), "float32")
+            full = T.alloc_barrier([128] * 2)
+            empty = T.alloc_barrier([128] * 2)
+            tx = T.get_thread_binding()
+            if tx < 128:
+                T.clear(acc)
+                for k in T.serial(rows):
+                    T.barrier_wait(full[k % 2], k // 2 % 2)
+                    for i in T.Parallel(64):
+                        acc[i] = acc[i] + row[k % 2, i]
+                    T.barrier_arrive(empty[k % 2])
+                T.copy(acc, out)
+            else:
+                for k in T.serial(rows):
+                    T.barrier_wait(empty[k % 2], (k // 2 + 1) % 2)
+                    T.copy(a[k, 0:64], row[k % 2, 0:64])
+                    T.barrier_arrive(full[k % 2])
+
+    return kernel
+
+
+def handed_over(columns, count=256):
+    """One warpgroup fills a row of its own, which the other one copies after a named barrier."""
+
+    @T.prim_func
+    def kernel(a: T.Tensor((columns,), "float32"), out: T.Tensor((columns,), "float32")):
+        with T.Kernel(1, threads=256):
+            row = T.alloc_shared((columns,), "float32")
+            tx = T.get_thread_binding()
+            if tx < 128:
+                for i in T.Parallel(columns):
+                    row[i] = a[i]
+                T.sync_threads(3, count)
+            else:
+                T.sync_threads(3, count)
+                for i in T.Parallel(columns):
+                    out[i] = row[i]
+
+    return kernel

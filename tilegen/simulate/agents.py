@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tilegen.simulate import tir
+from tilegen.simulate.barriers import Barrier, Steps, synchronize, tell, wait_parity
 from tilegen.simulate.expressions import expression
 from tilegen.simulate.frame import Compute, Frame, Run, Scope
 from tilegen.simulate.operations import accumulate, copy, product
 from tilegen.simulate.order import Clock, merge
 from tilegen.simulate.regions import Region, region
-from tilegen.simulate.sync import WARPGROUP, Barrier, Steps, acting, synchronize, wait_parity
+from tilegen.simulate.sync import WARPGROUP, acting
 
 Reference = Callable[[Frame], Barrier]
 """Finds a barrier."""
@@ -112,9 +113,9 @@ def _tma_load(source: Region, target: Region, find: Reference, arrives: bool) ->
         actor = frame.team.started(frame.group, barrier, "a TMA copy")
         with acting(frame.watch, actor):
             copy(source, target, frame)
-        barrier.arrive(0, actor.after())
+        barrier.arrive(0, actor.after(), frame.watch)
         if arrives:
-            _tell(barrier, 1, frame.group.release(), frame)
+            tell(barrier, 1, frame.group.release(), frame.watch)
 
     return run
 
@@ -161,17 +162,9 @@ def _arrive(find: Reference, count: Compute) -> Run:
     def run(frame: Frame) -> None:
         barrier, group = find(frame), frame.group
         barrier.bytes += int(count(frame)) * len(group.threads)
-        _tell(barrier, len(group.threads), group.release(), frame)
+        tell(barrier, len(group.threads), group.release(), frame.watch)
 
     return run
-
-
-def _tell(barrier: Barrier, threads: int, clock: Clock, frame: Frame) -> None:
-    """Arrive at a barrier; all threads that do so at once must belong to one phase."""
-    if threads > barrier.missing:
-        said = f"{threads} threads arrive, where phase {barrier.phase} needs {barrier.missing}"
-        frame.watch.fault("phase", barrier.name, barrier.place, said)
-    barrier.arrive(threads, clock)
 
 
 def _expect(find: Reference, count: Compute) -> Run:
@@ -187,7 +180,7 @@ def _arrive_after_copies(find: Reference, _: Compute) -> Run:
         clock = group.release()
         for copied in (*group.committed, *group.copies):
             merge(clock, copied)
-        _tell(find(frame), len(group.threads), clock, frame)
+        tell(find(frame), len(group.threads), clock, frame.watch)
 
     return run
 
@@ -210,7 +203,7 @@ def _named(operands: list[Compute], *, waits: bool) -> Run:
         barrier = team.named(number or 0, count or team.threads)
         if waits:
             return synchronize(group, barrier, frame.watch)
-        _tell(barrier, len(group.threads), group.release(), frame)
+        tell(barrier, len(group.threads), group.release(), frame.watch)
         return None
 
     return run

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from tilegen.simulate import tir
+from tilegen.simulate.barriers import Barrier, Steps
 from tilegen.simulate.memory import Buffer
 from tilegen.simulate.report import Watch
-from tilegen.simulate.sync import Barrier, Group, Steps, Team
+from tilegen.simulate.sync import Group, Team
 from tilegen.simulate.values import Value
 
 

@@ -34,6 +34,11 @@ def merge(clock: Clock, other: Clock) -> None:
             clock[agent] = step
 
 
+def knows(clock: Clock, other: Clock) -> bool:
+    """Return whether a clock knows all that another one does."""
+    return all(clock.get(agent, 0) >= step for agent, step in other.items())
+
+
 @define(eq=False)
 class Access:
     """An access to a box of a buffer, or to some elements in it.

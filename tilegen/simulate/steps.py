@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from tilegen.simulate import tir
+from tilegen.simulate.barriers import Steps, Wait
 from tilegen.simulate.frame import Compute, Frame, Leave, Run, Scope
-from tilegen.simulate.sync import Steps, Wait
 from tilegen.simulate.values import same
 
 

@@ -1,4 +1,4 @@
-"""Groups of threads, barriers, and the scheduler under which they run as coroutines.
+"""Groups of threads, and the scheduler under which they run as coroutines.
 
 A block starts as one group of all its threads. Where threads part ways, each part becomes a group
 of its own, a coroutine that yields a Wait wherever it may have to wait for others. What a group
@@ -9,75 +9,18 @@ over only for those that wait for it: a schedule in which it is late need not be
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from attrs import define, frozen
+from attrs import define
 
+from tilegen.simulate.barriers import Barrier, Steps, Wait
 from tilegen.simulate.memory import Buffer
 from tilegen.simulate.order import Access, Actor, Clock, merge
-from tilegen.simulate.report import Fault, Range, Watch
+from tilegen.simulate.report import Fault, Watch
 
 WARPGROUP = 128
-
-
-class Barrier:
-    """An mbarrier, or a named barrier: counts arrivals, and completes phase after phase.
-
-    Attributes:
-        name: Name of its array; ``barrier`` for a named one.
-        index: Its place in the array.
-        count: Number of arrivals that complete a phase.
-        phase: Number of completed phases.
-        missing: Arrivals that the running phase still needs.
-        bytes: Bytes that the running phase still expects of copies.
-        gathered: What is over once the running phase completes.
-        released: What was over when the last phase completed.
-    """
-
-    def __init__(self, name: str, index: int, count: int) -> None:
-        self.name, self.index, self.count = name, index, count
-        self.phase, self.missing, self.bytes = 0, count, 0
-        self.gathered: Clock = {}
-        self.released: Clock = {}
-
-    @property
-    def place(self) -> list[Range]:
-        """Its place in the array, as diagnostics have it."""
-        return [(self.index, self.index + 1)]
-
-    def arrive(self, threads: int, clock: Clock) -> None:
-        """Count the arrivals of ``threads``, who know ``clock``."""
-        merge(self.gathered, clock)
-        self.missing -= threads
-        while self.missing <= 0 and not self.bytes:
-            self.phase += 1
-            self.missing += self.count
-            self.released = dict(self.gathered)
-
-    def __str__(self) -> str:
-        expected = f" and expects {self.bytes} bytes" if self.bytes else ""
-        arrived = f"{self.count - self.missing} of {self.count} arrivals{expected}"
-        return f"phase {self.phase} of {self.name}[{self.index}], which has {arrived}"
-
-
-@frozen(eq=False)
-class Wait:
-    """What a group waits for.
-
-    Attributes:
-        over: Whether the group may go on.
-        barrier: The barrier; None if it waits for parts of itself.
-        site: File and line.
-    """
-
-    over: Callable[[], bool]
-    barrier: Barrier | None
-    site: tuple[str, int]
-
-
-Steps = Iterator[Wait]
 
 
 class Group(Actor):
@@ -258,40 +201,3 @@ def acting(watch: Watch, actor: Actor) -> Iterator[None]:
     before, watch.actor = watch.actor, actor
     yield
     watch.actor = before
-
-
-def wait_parity(group: Group, barrier: Barrier, parity: int, watch: Watch) -> Steps:
-    """Wait until the phase of a parity is complete: until the running phase is of the other one.
-
-    The phase that is meant is the running one, or else the last completed one; where the last
-    one that the group waited for precedes neither, it has missed one.
-    """
-    site = watch.site
-    if parity not in (0, 1):
-        watch.fault("phase", barrier.name, barrier.place, f"parity {parity} is neither 0 nor 1")
-    following = group.waited.get(barrier, -1) + 1
-    _require_seen(barrier, following, parity == following % 2, watch)
-    meant = barrier.phase - 1
-    if barrier.phase % 2 == parity:
-        meant = barrier.phase
-        yield Wait(lambda: barrier.phase > meant, barrier, site)
-        watch.site = site
-        _require_seen(barrier, meant, True, watch)
-    group.waited[barrier] = meant
-    merge(group.clock, barrier.released)
-
-
-def _require_seen(barrier: Barrier, meant: int, waited: bool, watch: Watch) -> None:
-    if waited and barrier.phase > meant + 1:
-        said = f"phase {meant} is waited for, but {barrier.phase} phases have passed"
-        watch.fault("phase", barrier.name, barrier.place, said)
-
-
-def synchronize(group: Group, barrier: Barrier, watch: Watch) -> Steps:
-    """Arrive at a barrier, and wait until its running phase is complete."""
-    phase, site = barrier.phase, watch.site
-    barrier.arrive(len(group.threads), group.release())
-    if barrier.phase == phase:
-        yield Wait(lambda: barrier.phase > phase, barrier, site)
-        watch.site = site
-    merge(group.clock, barrier.released)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 
 from tilegen.simulate import agents, leaves, loops, steps, tir, values
+from tilegen.simulate.barriers import Barrier, Steps
 from tilegen.simulate.expressions import expression, masked
 from tilegen.simulate.frame import Compute, Frame, Run, Scope
 from tilegen.simulate.memory import Track, allocate
 from tilegen.simulate.sites import Sites
-from tilegen.simulate.sync import Barrier, Steps
 
 
 def statement(scope: Scope, sites: Sites, node: tir.Node) -> Run:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import evolve
 
+from tilegen.dims import known_sizes
 from tilegen.dtypes import DType
 from tilegen.errors import SpecError, TilegenError, VerificationError
-from tilegen.explain import known_sizes, roofline
+from tilegen.explain import roofline
 from tilegen.kernel import Kernel
 from tilegen.program import Program, build
 from tilegen.race import Arena, Contender, Tensors, race

@@ -132,15 +132,37 @@ def size(dim: Dim, sizes: Mapping[str, int]) -> int:
             value=dict(sizes),
             hint=f'pass sizes={{"{dim.name}": {dim.hint}}}',
         )
-    value = sizes[dim.name]
-    if type(value) is not int or value < 0 or value % dim.multiple_of:
+    value: Any = sizes[dim.name]
+    whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not whole or value < 0 or value % dim.multiple_of:
         raise SpecError(
-            f"must be an int >= 0 and a multiple of {dim.multiple_of}",
+            "must be an int >= 0"
+            + (f" and a multiple of {dim.multiple_of}" if dim.multiple_of > 1 else ""),
             rule="dim",
             field=dim.name,
             value=value,
+            hint=f"use {dim.hint}, or another such",
         )
-    return value
+    return index(value)
+
+
+def known_sizes(spec: Any, asked: Mapping[str, int]) -> dict[str, int]:
+    """Return the size of each dynamic dimension of a spec: the asked one, else its hint.
+
+    Raises:
+        SpecError: ``asked`` names no dynamic dimension of the spec, or has a value it refuses.
+    """
+    dynamic = {dyn.name: dyn for dyn in spec.dynamic}
+    for name in asked:
+        if name not in dynamic:
+            raise SpecError(
+                "is not a dynamic dimension of the spec",
+                rule="dim",
+                field="sizes",
+                value=name,
+                hint=f"it has {', '.join(dynamic) or 'none'}",
+            )
+    return {name: size(dyn, {name: dyn.hint, **asked}) for name, dyn in dynamic.items()}
 
 
 def hint(dim: Dim) -> int:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, fields
 
 from tilegen.card import Card, Choice, Launch, Ranking, Roofline, Saving
-from tilegen.dims import size
+from tilegen.dims import known_sizes, size
 from tilegen.epilogue import Cast, Store
-from tilegen.errors import LegalityError, SpecError
+from tilegen.errors import LegalityError
 from tilegen.program import build
 from tilegen.rules.rule import violations
 from tilegen.schedules.fields import UNSET
@@ -67,25 +67,6 @@ def _tuned(program: Program, found: Found) -> Iterator[str]:
         else:
             yield f"another schedule, which this one was not taken from: {figures}"
     yield from (f"not used: {reason}" for reason in found.unused)
-
-
-def known_sizes(spec: Any, asked: Mapping[str, int]) -> dict[str, int]:
-    """Return the size of each dynamic dimension: the asked one, else its hint.
-
-    Raises:
-        SpecError: ``asked`` names no dynamic dimension of the spec, or has a value it refuses.
-    """
-    dynamic = {dyn.name: dyn for dyn in spec.dynamic}
-    for name in asked:
-        if name not in dynamic:
-            raise SpecError(
-                "is not a dynamic dimension of the spec",
-                rule="dim",
-                field="sizes",
-                value=name,
-                hint=f"it has {', '.join(dynamic) or 'none'}",
-            )
-    return {name: size(dyn, {name: dyn.hint, **asked}) for name, dyn in dynamic.items()}
 
 
 def _beside(path: str, name: str) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import Converter, define, evolve, field, fields
 
+from tilegen.dims import known_sizes
 from tilegen.errors import LegalityError, ScheduleError
 from tilegen.families import Family, family_of
 from tilegen.rules.rule import Rule, Violation, violations
@@ -129,8 +130,12 @@ class Program:
         return int(self.geometry.threads)
 
     def grid(self, sizes: Mapping[str, int] | None = None) -> tuple[int, int, int]:
-        """Return the launch grid; dynamic dimensions default to their hints."""
-        grid = self.geometry.grid({**self.geometry.hint_sizes, **(sizes or {})})
+        """Return the launch grid; dynamic dimensions default to their hints.
+
+        Raises:
+            SpecError: ``sizes`` names no dynamic dimension, or has a value that it refuses.
+        """
+        grid = self.geometry.grid(known_sizes(self.spec, sizes or {}))
         return (int(grid[0]), int(grid[1]), int(grid[2]))
 
     @property

@@ -14,8 +14,8 @@ from attrs import evolve
 
 from tilegen import cache, console
 from tilegen.bench import conditions_here, require_gpu
+from tilegen.dims import known_sizes
 from tilegen.errors import CompileError, SpecError, TilegenError
-from tilegen.explain import known_sizes
 from tilegen.program import Program, build
 from tilegen.scoreboard import Conditions
 from tilegen.serialize import dumps

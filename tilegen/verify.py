@@ -10,7 +10,7 @@ from attrs import define, field, frozen
 
 from tilegen.card import aligned
 from tilegen.comparison import OutputReport, Tensors, examine
-from tilegen.dims import Dyn
+from tilegen.dims import Dyn, known_sizes
 from tilegen.errors import (
     OperandError,
     SimulationError,
@@ -19,7 +19,7 @@ from tilegen.errors import (
     VerificationError,
 )
 from tilegen.kernel import Kernel
-from tilegen.operands import signature
+from tilegen.operands import check_shape, check_tensor, signature
 from tilegen.program import Program, build
 from tilegen.reference import inputs
 from tilegen.routes import runs_on
@@ -241,26 +241,29 @@ def judge(
 
 
 def _sizes(spec: Any, sizes: Mapping[str, int], given: Tensors) -> dict[str, int]:
-    """Return the size of each dynamic dimension: asked for, of a given operand, or the hint."""
+    """Return the size of each dynamic dimension: asked for, of a given operand, or the hint.
+
+    Raises:
+        SpecError: ``sizes`` names no dynamic dimension, or has a value that it refuses.
+        OperandError: An operand is unknown, no tensor, or of other sizes than is asked for.
+    """
     names = signature(spec).names
     for name in given:
         if name not in names:
             raise OperandError(name, f"is unknown; the kernel takes {', '.join(names)}")
-    known = {dim.name: dim.hint for dim in spec.dynamic}
-    for name in sizes:
-        if name not in known:
-            raise SpecError(
-                f"names no dynamic dimension of the spec, which has {', '.join(known) or 'none'}",
-                rule="dim",
-                field="sizes",
-                value=name,
-            )
-    for operand in spec.operands:
-        if operand.name in given and given[operand.name].dim() == len(operand.shape):
+    known_sizes(spec, sizes)
+    operands = [operand for operand in spec.operands if operand.name in given]
+    found: dict[str, int] = {}
+    for operand in operands:
+        check_tensor(operand, given[operand.name])
+        if given[operand.name].dim() == len(operand.shape):
             for dim, size in zip(operand.shape, given[operand.name].shape, strict=True):
                 if isinstance(dim, Dyn):
-                    known[dim.name] = size
-    return known | dict(sizes)
+                    found.setdefault(dim.name, size)
+    chosen = known_sizes(spec, found | dict(sizes))
+    for operand in operands:
+        check_shape(operand, given[operand.name], chosen)
+    return chosen
 
 
 def repro(

@@ -108,7 +108,7 @@ REFUSED = {
     "no such module": (("show", "no_module:spec"), "no_module cannot be imported: ModuleNotFound"),
     "no such object": (("show", "spec.py:none"), "spec.py has no none"),
     "not a spec": (("show", "spec.py:number", *SM90), "spec.py:number is a int, not a spec"),
-    "refused spec": (("show", "broken.py:spec"), r"broken.py cannot be imported: [dim] dim=-1"),
+    "refused spec": (("show", "broken.py:spec"), r"broken.py cannot be imported: [dim] m=-1"),
     "faulty file": (("show", "faulty.py:spec"), "ZeroDivisionError: division by zero"),
     "unknown target": (("show", "spec.py:spec", "--target", "sm_90"), "use 'sm_90a'"),
     "illegal program": (
@@ -136,7 +136,7 @@ REFUSED = {
     "unknown place": (("check", "spec.py:spec", *SM90, "--on", "tpu"), "'tpu' is not one"),
     "size of no dimension of a simulation": (
         ("simulate", "spec.py:spec", *SM90, "--size", "m=7"),
-        "names no dynamic dimension of the spec",
+        "is not a dynamic dimension of the spec",
     ),
     "size of show": (("show", "spec.py:dynamic", *SM90, "--size", "m=1"), "No such option"),
     "unknown family": (("support", "conv"), "family='conv': is not a family; use one of gemm"),

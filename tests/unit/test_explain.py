@@ -105,7 +105,10 @@ def test_dynamic_sizes_default_to_hints():
     ("sizes", "message"),
     [
         ({"n": 3}, r"sizes='n': is not a dynamic dimension of the spec; it has m"),
-        ({"m": 12}, "m=12: must be >= 0 and a multiple of 8"),
+        ({"m": 12}, "m=12: must be an int >= 0 and a multiple of 8"),
+        ({"m": -8}, "m=-8: must be an int >= 0"),
+        ({"m": "3"}, "m='3': must be an int >= 0"),
+        ({"m": 8.0}, r"m=8\.0: must be an int >= 0"),
     ],
 )
 def test_sizes_are_checked(sizes, message):

@@ -272,6 +272,10 @@ def test_the_grid_is_that_of_the_hint_unless_sizes_are_given():
     assert program.grid() == (16, 16, 1)
     assert program.grid({"m": 65}) == (2, 16, 1)
     assert program.grid({"m": 0}) == (0, 16, 1)
+    with pytest.raises(tg.SpecError, match=r"sizes='q': is not a dynamic dimension .*; it has m"):
+        program.grid({"q": 5})
+    with pytest.raises(tg.SpecError, match="m=-1: must be an int >= 0"):
+        program.grid({"m": -1})
 
 
 def test_a_persistent_grid_has_no_more_ctas_than_sms_or_tiles():

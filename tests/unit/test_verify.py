@@ -293,11 +293,36 @@ def test_sizes_are_hints_unless_given_or_taken_from_operands():
     assert judged(kernel).sizes == (("m", 96),)
     a = torch.randn(5, 32).bfloat16()
     assert judged(kernel, given={"a": a}).sizes == (("m", 5),)
-    with pytest.raises(tg.SpecError, match="names no dynamic dimension of the spec, which has m"):
+    with pytest.raises(tg.SpecError, match="is not a dynamic dimension of the spec; it has m"):
         judged(kernel, {"n": 5})
     with pytest.raises(tg.OperandError, match="'c': is unknown; the kernel takes a, b, bias"):
         judged(kernel, given={"c": a})
     assert "operands={...}" in judged(kernel, given={"a": a}).repro
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, "3", True, None])
+def test_sizes_that_are_none_are_refused(size):
+    program = tg.build(DYNAMIC, target="sm_90a")
+    with pytest.raises(tg.SpecError, match=r"m=.*: must be an int >= 0") as raised:
+        verify(program, sizes={"m": size}, on="cpu")
+    assert (raised.value.field, raised.value.value) == ("m", size)
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes", "message"),
+    [
+        ({"a": (5, 32)}, {"m": 9}, r"'a': shape=\(5, 32\): must be \(m, 32\) with m=9"),
+        ({"a": (5, 32), "residual": (9, 48)}, {}, r"'residual': shape=\(9, 48\): .* with m=5"),
+        ({"a": (5, 31)}, {}, r"'a': shape=\(5, 31\): must be \(m, 32\)"),
+        ({"bias": (47,)}, {"m": 9}, r"'bias': shape=\(47,\): must be \(48,\)"),
+        ({"a": None}, {}, "'a': is a builtins.NoneType, not a torch.Tensor"),
+    ],
+)
+def test_operands_must_have_the_sizes_that_are_asked_for(given, sizes, message):
+    program = tg.build(DYNAMIC | tg.Residual(), target="sm_90a")
+    tensors = {name: shape and torch.zeros(shape).bfloat16() for name, shape in given.items()}
+    with pytest.raises(tg.OperandError, match=message):
+        verify(program, operands=tensors, sizes=sizes, on="cpu")
 
 
 def test_an_empty_output_is_sound():

@@ -22,6 +22,7 @@ class Target:
         tflops: Dense 16-bit tensor-core rate of that card in TFLOP/s, sustained.
         bandwidth: Copy bandwidth of that card in GB/s, bytes read plus bytes written.
         full: Whether every step is served; otherwise programs only lower to source.
+        warp: Threads of a warp, which hip calls a wavefront.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Target:
     tflops: float
     bandwidth: float
     full: bool = False
+    warp: int = 32
     registers_per_sm: int = 65536
     max_registers: int = 255
     max_threads: int = 1024
@@ -94,6 +96,7 @@ _TARGETS = (
     Target(
         name="gfx942",
         kind="hip",
+        warp=64,
         smem_bytes=65536,
         smem_per_sm=65536,
         sms=304,

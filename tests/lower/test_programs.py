@@ -113,3 +113,13 @@ def test_stores_by_elements_never_spill(target, block_n):
     program = tg.build(spec, target=target, schedule=schedule)
     found = program.with_access({"out": "unaligned"}).resources()
     assert found.spill_stores == found.spill_loads == 0
+
+
+@pytest.mark.parametrize(
+    "shape", [(16, 16, 32), (16, 8, 16), (1, 4096, 64), (512, 512, 512)], ids=str
+)
+def test_defaults_for_wavefronts_of_64_threads_lower(shape):
+    m, n, k = shape
+    spec = tg.Gemm(m=m, n=n, k=k, dtype="float16")
+    program = tg.build(spec, target="gfx942", schedule="default")
+    assert lower(program).threads == program.schedule.threads

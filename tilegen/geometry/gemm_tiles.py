@@ -179,7 +179,9 @@ class GemmTiles:
         """Warps along m and n as the schedule's policy splits the tile."""
         s = self.schedule
         wgmma = self.wgmma and not self.swapped
-        return warps.partition(s.block_m, s.block_n, s.threads, s.policy, wgmma=wgmma)
+        return warps.partition(
+            s.block_m, s.block_n, s.threads, s.policy, wgmma=wgmma, warp=self.target.warp
+        )
 
     @property
     def pipelined(self) -> bool:

@@ -21,19 +21,20 @@ def uses_wgmma(target: Target, block_m: int, threads: int, wgmma_operands: bool)
 
 
 def partition(
-    block_m: int, block_n: int, threads: int, policy: str, *, wgmma: bool
+    block_m: int, block_n: int, threads: int, policy: str, *, wgmma: bool, warp: int = 32
 ) -> tuple[int, int] | None:
     """Return (warps along m, warps along n) as TileLang splits the tile; None if it cannot.
 
-    Every warp must own whole 16 x 8 MMA tiles, and warpgroup MMA needs whole warpgroups along m.
+    Every warp must own whole MMA tiles, and warpgroup MMA needs whole warpgroups along m. The tile
+    of a warp of 32 threads is 16 x 8, that of 64 is 16 x 16.
     """
-    warps = threads // 32
+    warps, warp_n = threads // warp, WARP_N * warp // 32
     legal = [
         (m, warps // m)
         for m in range(1, warps + 1)
         if warps % m == 0
         and block_m % (WARP_M * m) == 0
-        and block_n % (WARP_N * (warps // m)) == 0
+        and block_n % (warp_n * (warps // m)) == 0
         and (not wgmma or m % 4 == 0)
     ]
     if not legal:
@@ -45,5 +46,5 @@ def partition(
     ideal = block_m / block_n
     return min(
         legal,
-        key=lambda mn: abs((block_m / (WARP_M * mn[0])) / (block_n / (WARP_N * mn[1])) - ideal),
+        key=lambda mn: abs((block_m / (WARP_M * mn[0])) / (block_n / (warp_n * mn[1])) - ideal),
     )

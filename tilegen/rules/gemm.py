@@ -10,6 +10,7 @@ from tilegen.geometry.gemm import GemmGeometry
 from tilegen.geometry.gemm_tiles import MAX_GRID_Y
 from tilegen.geometry.shared import auto_swizzle
 from tilegen.geometry.specialized import MIN_STAGES
+from tilegen.geometry.warps import WARP_N
 from tilegen.rules.gemm_registers import (
     producer_registers,
     register_estimate,
@@ -77,17 +78,24 @@ def _n_atom(g: GemmGeometry) -> Iterator[Violation]:
 
 
 def _warp_partition(g: GemmGeometry) -> Iterator[Violation]:
-    s = g.schedule
-    if g.warps is None:
-        unit = "whole 64-row warpgroup tiles" if g.wgmma else "whole 16 x 8 warp tiles"
+    s, warp = g.schedule, g.target.warp
+    if g.warps is None and s.threads % warp == 0:
+        columns = WARP_N * warp // 32
+        unit = "whole 64-row warpgroup tiles" if g.wgmma else f"whole 16 x {columns} warp tiles"
         yield Violation(
             "threads",
             s.threads,
-            f"{s.threads // 32} warps cannot split a {s.block_m} x {s.block_n} tile into {unit}",
+            f"{s.threads // warp} warps cannot split a {s.block_m} x {s.block_n} tile into {unit}",
         )
 
 
 def _threads(g: GemmGeometry) -> Iterator[Violation]:
+    if g.schedule.threads % g.target.warp:
+        yield Violation(
+            "threads",
+            g.schedule.threads,
+            f"must be a multiple of {g.target.warp}, the threads of a warp of {g.target.name}",
+        )
     if g.threads > g.target.max_threads:
         extra = f" plus {g.producer_threads} producer threads" if g.producer_threads else ""
         yield Violation(
@@ -220,7 +228,11 @@ RULES = (
         _warp_partition,
     ),
     Rule("n-atom", "Warpgroup MMA reads column-major b in units of 16 (H02).", _n_atom),
-    Rule("threads", "TileLang adds a producer warpgroup and checks no limit (H18a).", _threads),
+    Rule(
+        "threads",
+        "Warps are whole; TileLang adds a producer warpgroup and checks no limit (H18a).",
+        _threads,
+    ),
     Rule("trip-count", "Stages beyond the mainloop's trip count are waste.", _trip_count),
     Rule("smem-capacity", "TileLang compiles what a CTA cannot hold (H18a).", _smem_capacity),
     Rule("registers", "A spilled accumulator costs more than any tile saves.", _registers),

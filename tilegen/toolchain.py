@@ -114,7 +114,16 @@ def compiler(program: Program, verb: str) -> Iterator[None]:
         said = re.search(r"\berror\s*:\s*(.+)", str(error).partition("\nCompilation error:\n")[2])
         who = f"nvcc could not compile the CUDA text ({said[1]}) of" if said else f"tilelang {verb}"
         sentence = f"{who} {program.name} for {program.target.name}"
+        if not said:
+            sentence += f": {_first_line(error)}"
         raise failure(program, sentence, error) from error
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says, such as TileLang's."""
+    lines = (line.strip() for line in str(error).splitlines())
+    said = next((line for line in lines if line), "")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 @contextmanager

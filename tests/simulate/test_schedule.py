@@ -55,7 +55,7 @@ def test_another_version_is_refused(monkeypatch):
 
 
 def test_what_a_schedule_makes_explicit():
-    function = prim_func(shrunk(GEMM["plain"], 130, 136, 200))
+    function = prim_func(shrunk(GEMM["bias_gelu"], 130, 136, 200))
     assert LEVELS == ("tile", "sm_80", "sm_90a")
     hopper, ampere = (scheduled(function, level) for level in LEVELS[1:][::-1])
     assert tir.calls(hopper.body, ("tma_copy",))
@@ -66,7 +66,7 @@ def test_what_a_schedule_makes_explicit():
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_function_is_prepared_once_a_level(level):
-    function = prim_func(shrunk(GEMM["plain"], 130, 136, 72))
+    function = prim_func(shrunk(GEMM["bias_gelu"], 130, 136, 72))
     assert prepare(function, level) is prepare(function, level)
     assert prepare(function, level).level == level
 

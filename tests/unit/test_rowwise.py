@@ -105,6 +105,11 @@ def test_quantized_rows_have_their_scales_beside_them():
         tg.Gemm(m=8, n=8, k=8, dtype="float16", epilogue=(QUANTIZE,))
 
 
+def test_rows_without_columns_are_not_quantized():
+    with pytest.raises(tg.SpecError, match=r"\[epilogue\] cols=0: leaves QuantizeRow"):
+        tg.Softmax(rows=3, cols=0, dtype="bfloat16") | QUANTIZE
+
+
 def test_quantized_rows_are_not_split():
     spec = tg.Softmax(rows=4, cols=102400, dtype="bfloat16") | QUANTIZE
     assert tg.build(spec, target="sm_90a").schedule.variant == "passes"

@@ -46,7 +46,8 @@ def row_chain(value: object, spec: Any) -> tuple[RowOp, ...]:
     """Return a chain that may end in ``QuantizeRow``, in canonical form.
 
     Raises:
-        SpecError: One of its parts is no op, or follows ``QuantizeRow``.
+        SpecError: One of its parts is no op, or follows ``QuantizeRow``, or rows to quantize have
+            no columns.
     """
     given: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     last = given[-1:] if given and isinstance(given[-1], QuantizeRow) else ()
@@ -67,5 +68,13 @@ def row_chain(value: object, spec: Any) -> tuple[RowOp, ...]:
             field="out_dtype",
             value=spec.out_dtype,
             hint="drop out_dtype",
+        )
+    if last and spec.cols == 0:
+        raise SpecError(
+            f"leaves {last[0]!r} no column to take a scale from",
+            rule="epilogue",
+            field="cols",
+            value=spec.cols,
+            hint="drop QuantizeRow where rows are empty",
         )
     return (*chain(ops, spec), *last)

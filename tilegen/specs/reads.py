@@ -204,5 +204,7 @@ def _canonical(read: Read, spec: Any) -> Read | None:
                 f"must be ascending axes of the output, which has {rank}", "axes", read.axes
             )
         whole = len(axes) == rank
-        read = evolve(read, axes=None if whole else axes, keepdim=False if whole else read.keepdim)
+        # One element has shape (1,) either way where the output has one axis.
+        keepdim = read.keepdim and not whole and rank > 1
+        read = evolve(read, axes=None if whole else axes, keepdim=keepdim)
     return None if read == Input(name=read.name) else read

@@ -84,10 +84,6 @@ def to_tilelang(expr: Expr, names: Mapping[str, str]) -> str:
     return text(expr).text
 
 
-LONG_FUNCTIONS = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
-"""Functions that nvcc makes many instructions of, with many registers."""
-
-
 @lru_cache(2**12)
 def functions(expr: Expr) -> frozenset[str]:
     """Return the TileLang functions that the text of ``expr`` calls, such as ``T.erf``."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, groupby, product
+from itertools import chain, product
 from math import ceil, log2
 from typing import Literal
 
 from attrs import evolve, frozen
 
 from tilegen.dims import hint
-from tilegen.epilogue import segments
-from tilegen.expr import Expr
-from tilegen.expr_print import LONG_FUNCTIONS, functions
 from tilegen.schedules.fields import UNSET, Rasterization, Unset, one_of, positive, rasterization
 from tilegen.schedules.fields import describe as _describe
 from tilegen.schedules.gemm_cost import SPECIALIZED_TILES, TILES, cost_us, tile_count
@@ -76,7 +73,6 @@ OPTIONS: dict[str, tuple[object, ...]] = {
     "variant": ("pipelined", "cp_async", "warp_specialized"),
 }
 
-_SPECIALIZED_UP_TO_M = 16  # the default is then warp_specialized, with b as the operand of 64 rows
 _MAX_STAGES = 8
 
 
@@ -90,41 +86,12 @@ def candidates(
         target: The architecture.
         variant: The variant that is asked for, if any: schedules made for it come first.
     """
-    first: Iterator[GemmSchedule] = iter(())
-    if variant == "warp_specialized":
-        first = _specialized(spec, target)
-    elif variant is UNSET and prefers_specialized(spec, target):
-        first = _of_one_tile(_specialized(spec, target))
+    first = _specialized(spec, target) if variant == "warp_specialized" else ()
     seen = set()
     for schedule in chain(first, _ranked(spec, target)):
         if schedule not in seen:
             seen.add(schedule)
             yield schedule
-
-
-def _of_one_tile(schedules: Iterator[GemmSchedule]) -> Iterator[GemmSchedule]:
-    """Yield those of the preferred tile: with another, ``pipelined`` is the faster."""
-    return next(groupby(schedules, key=lambda s: (s.block_m, s.block_n)))[1]
-
-
-def prefers_specialized(spec: Gemm, target: Target) -> bool:
-    """Return whether the default is ``warp_specialized`` where that is legal.
-
-    It is for few rows, and where every SM has a full 128 x 256 tile or more, unless a long function
-    in the chain needs the registers that its producer keeps.
-    """
-    if not (target.tma and target.wgmma):
-        return False
-    if hint(spec.m) <= _SPECIALIZED_UP_TO_M:
-        return True
-    best = next(_ranked(spec, target))
-    full = (best.block_m, best.block_n) == (128, 256) and tile_count(spec, best) >= target.sms
-    return full and not any(functions(value) & LONG_FUNCTIONS for value in _values(spec))
-
-
-def _values(spec: Gemm) -> list[Expr]:
-    cut = segments(spec.epilogue, spec.numerics, spec.out_dtype)
-    return [step.value for segment in cut for step in segment.steps]
 
 
 def _specialized(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:

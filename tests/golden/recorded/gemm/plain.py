@@ -6,9 +6,9 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   b    (4096, 4096) float16
   out  (4096, 4096) float16
 spec: Gemm(m=4096, n=4096, k=4096, dtype='float16')
-schedule: GemmSchedule(block_m=128, block_n=256, block_k=64, num_stages=3, threads=256,
+schedule: GemmSchedule(block_m=128, block_n=256, block_k=64, num_stages=4, threads=256,
           policy='full_row', rasterization=Rasterization(panel=16, order='row'),
-          smem_swizzle='auto', epilogue_path='shared', variant='warp_specialized')
+          smem_swizzle='auto', epilogue_path='shared', variant='pipelined')
 """
 
 import tilelang
@@ -17,91 +17,10 @@ import torch
 
 M, N, K = 4096, 4096, 4096
 BLOCK_M, BLOCK_N, BLOCK_K = 128, 256, 64
-PART_M, PART_N = 64, 256
-STEPS, STAGES = 64, 3
 
 
-def build(sms=132):
-    """Return the kernel as a TileLang PrimFunc of (a, b, out).
-
-    One CTA for each of `sms` streaming multiprocessors, or for each tile where they are fewer.
-    """
-    tiles_m, tiles_n = T.ceildiv(M, BLOCK_M), T.ceildiv(N, BLOCK_N)
-    tiles = tiles_m * tiles_n
-
-    @T.macro
-    def origin(tile):
-        # Tiles go by panels of 16 tile rows: what a panel reads stays in L2.
-        panel, place = tile // (16 * tiles_n), tile % (16 * tiles_n)
-        rows = T.min(16, tiles_m - panel * 16)
-        bm, bn = panel * 16 + T.truncmod(place, rows), T.truncdiv(place, rows)
-        return bm * BLOCK_M, bn * BLOCK_N
-
-    @T.macro
-    def produce(cta, a, b, a0_shared, a1_shared, b_shared, full, empty):
-        T.dec_max_nreg(40)
-        for wave in T.serial(T.ceildiv(tiles - cta, sms)):
-            m0, n0 = origin(wave * sms + cta)
-            for ko in T.serial(STEPS):
-                k0 = ko * BLOCK_K
-                step = wave * STEPS + ko
-                slot = step % STAGES
-                # Passes at once in the first round, when the slots are empty from the start.
-                T.barrier_wait(empty[slot], (step // STAGES + 1) % 2)
-                T.tma_copy(
-                    a[m0 : m0 + PART_M, k0 : k0 + BLOCK_K],
-                    a0_shared[slot, :, :],
-                    barrier=full[slot],
-                )
-                T.tma_copy(
-                    a[m0 + PART_M : m0 + 2 * PART_M, k0 : k0 + BLOCK_K],
-                    a1_shared[slot, :, :],
-                    barrier=full[slot],
-                )
-                T.tma_copy(
-                    b[k0 : k0 + BLOCK_K, n0 : n0 + PART_N],
-                    b_shared[slot, :, :],
-                    barrier=full[slot],
-                )
-                T.barrier_arrive(full[slot])
-
-    @T.macro
-    def consume(group, cta, out, a_shared, b_shared, out_shared, full, empty):
-        acc = T.alloc_fragment((PART_M, PART_N), "float32")
-        T.inc_max_nreg(232)
-        for wave in T.serial(T.ceildiv(tiles - cta, sms)):
-            step = wave * STEPS
-            T.barrier_wait(full[step % STAGES], step // STAGES % 2)
-            T.wgmma_gemm(
-                a_shared[step % STAGES, :, :],
-                b_shared[step % STAGES, :, :],
-                acc,
-                clear_accum=True,
-            )
-            for ko in T.serial(1, STEPS):
-                slot = (step + ko) % STAGES
-                T.barrier_wait(full[slot], (step + ko) // STAGES % 2)
-                T.wgmma_gemm(
-                    a_shared[slot, :, :],
-                    b_shared[slot, :, :],
-                    acc,
-                )
-                # The tensor cores are busy with this step: the one before it is over.
-                T.wait_wgmma(1)
-                T.barrier_arrive(empty[(step + ko - 1) % STAGES])
-            T.wait_wgmma(0)
-            T.barrier_arrive(empty[(step + STEPS - 1) % STAGES])
-
-            first, n0 = origin(wave * sms + cta)
-            m0 = first + group * PART_M
-
-            T.tma_store_wait(0)  # the tile may still be on its way out
-            T.sync_threads(8 + group, 128)
-            T.copy(acc, out_shared)
-            T.fence_proxy_async()
-            T.sync_threads(8 + group, 128)
-            T.tma_copy(out_shared, out[m0, n0])
-        T.tma_store_wait(0)
+def build():
+    """Return the kernel as a TileLang PrimFunc of (a, b, out)."""
 
     @T.prim_func
     def gemm_nn_float16(
@@ -109,22 +28,27 @@ def build(sms=132):
         b: T.Tensor((K, N), "float16"),
         out: T.Tensor((M, N), "float16"),
     ):
-        with T.Kernel(min(sms, tiles), threads=384) as cta:
-            a0_shared = T.alloc_shared((STAGES, PART_M, BLOCK_K), "float16")
-            a1_shared = T.alloc_shared((STAGES, PART_M, BLOCK_K), "float16")
-            b_shared = T.alloc_shared((STAGES, BLOCK_K, PART_N), "float16")
-            out0_shared = T.alloc_shared((PART_M, PART_N), "float16")
-            out1_shared = T.alloc_shared((PART_M, PART_N), "float16")
-            full = T.alloc_barrier([128] * STAGES)
-            empty = T.alloc_barrier([256] * STAGES)
+        with T.Kernel(T.ceildiv(N, BLOCK_N), T.ceildiv(M, BLOCK_M), threads=256) as (bn, bm):
+            a_shared = T.alloc_shared((BLOCK_M, BLOCK_K), "float16")
+            b_shared = T.alloc_shared((BLOCK_K, BLOCK_N), "float16")
+            acc = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
+            out_shared = T.alloc_shared((BLOCK_M, BLOCK_N), "float16")
 
-            tx = T.get_thread_binding()
-            if tx < 128:
-                consume(0, cta, out, a0_shared, b_shared, out0_shared, full, empty)
-            elif tx < 256:
-                consume(1, cta, out, a1_shared, b_shared, out1_shared, full, empty)
-            else:
-                produce(cta, a, b, a0_shared, a1_shared, b_shared, full, empty)
+            # CTAs walk panels of 16 tile rows: what a panel reads stays in L2.
+            T.use_swizzle(16, order="row")
+            T.clear(acc)
+            for ko in T.Pipelined(T.ceildiv(K, BLOCK_K), num_stages=4):
+                T.copy(a[bm * BLOCK_M, ko * BLOCK_K], a_shared)
+                T.copy(b[ko * BLOCK_K, bn * BLOCK_N], b_shared)
+                T.gemm(
+                    a_shared,
+                    b_shared,
+                    acc,
+                    policy=T.GemmWarpPolicy.FullRow,
+                )
+
+            T.copy(acc, out_shared)
+            T.copy(out_shared, out[bm * BLOCK_M, bn * BLOCK_N])
 
     return gemm_nn_float16
 

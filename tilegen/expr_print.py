@@ -84,11 +84,19 @@ def to_tilelang(expr: Expr, names: Mapping[str, str]) -> str:
     return text(expr).text
 
 
+_LONG = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
+
+
 @lru_cache(2**12)
 def functions(expr: Expr) -> frozenset[str]:
     """Return the TileLang functions that the text of ``expr`` calls, such as ``T.erf``."""
     names = {name: name for name in variables(expr)}
     return frozenset(re.findall(r"T\.\w+(?=\()", to_tilelang(expr, names)))
+
+
+def calls_long_function(expr: Expr) -> bool:
+    """Return whether ``expr`` calls one that nvcc computes by a long series, in many registers."""
+    return bool(functions(expr) & _LONG)
 
 
 def to_statements(

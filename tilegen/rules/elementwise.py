@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from tilegen.expr import extent
-from tilegen.expr_print import functions
+from tilegen.expr_print import calls_long_function
 from tilegen.geometry.elementwise import ElementwiseGeometry
 from tilegen.rules.rule import Rule, Violation
 from tilegen.schedules.elementwise import widest
@@ -14,7 +14,6 @@ from tilegen.schedules.elementwise import widest
 MAX_GRID_X = 2**31 - 1
 _BASE = 24  # registers of addresses, predicates and the running vector
 _CALL = 24  # what nvcc keeps for a function it computes by a long series
-_LONG_FUNCTIONS = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
 
 
 def register_limit(g: ElementwiseGeometry) -> int:
@@ -35,7 +34,7 @@ def register_estimate(g: ElementwiseGeometry) -> int:
     if s.vector == 1:  # one register holds one element of 2 bytes
         loaded = len(g.loads) * elements
     beside = [o for o in g.spec.operands if o.kind not in ("full", "mainloop")]
-    long = any(functions(value) & _LONG_FUNCTIONS for value in g.expressions)
+    long = any(map(calls_long_function, g.expressions))
     addresses = 2 * s.unroll * (len(g.loads) + len(beside) + len(g.spec.outputs))
     live = max(min(extent(value)[0], 12) for value in g.expressions)
     return _BASE + loaded + elements + addresses + live + (_CALL if long else 0)

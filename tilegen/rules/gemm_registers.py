@@ -11,7 +11,7 @@ from math import ceil
 from tilegen.dims import Dyn
 from tilegen.epilogue import Step
 from tilegen.expr import variables
-from tilegen.expr_print import functions
+from tilegen.expr_print import calls_long_function
 from tilegen.geometry.gemm import GemmGeometry
 from tilegen.geometry.specialized import REGISTERS
 from tilegen.specs.operands import Operand
@@ -22,7 +22,6 @@ _CONSUMER, _ALONE = 40, 44
 _SPECIALIZED = 32  # of a consumer that is written as such: no copies, no predicates
 _WGMMA_ALONE = 32  # what wgmma needs there in place of MMA fragments
 _STEP, _FUNCTION, _STRIDES = 8, 56, 32
-_LONG_FUNCTIONS = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
 _ELEMENT = 5  # registers of one element in flight: value, address, predicate
 _DEEP = 4  # more stages than that, and loads of two are in flight before the loop
 _GUARDED = 24  # a full tile whose rows are compared with a size known at the call
@@ -115,7 +114,7 @@ def _stores(g: GemmGeometry) -> int:
 
 def _live(g: GemmGeometry, step: Step) -> int:
     """Return registers of a step: operands that nvcc loads ahead, and a long function."""
-    function = _FUNCTION if functions(step.value) & _LONG_FUNCTIONS else 0
+    function = _FUNCTION if calls_long_function(step.value) else 0
     return _operands(g, step) + function
 
 

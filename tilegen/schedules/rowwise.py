@@ -12,7 +12,7 @@ from attrs import field, frozen
 from tilegen.dims import hint
 from tilegen.epilogue import Store, step
 from tilegen.errors import ScheduleError
-from tilegen.expr_print import functions
+from tilegen.expr_print import calls_long_function
 from tilegen.schedules.fields import UNSET, one_of, positive
 from tilegen.schedules.fields import describe as _describe
 from tilegen.specs.cross_entropy import CrossEntropy
@@ -37,7 +37,6 @@ _WIDE = 16  # elements of a row that a thread holds, where a CTA has one row
 _MAX_ROW = 32768  # longest row that a CTA keeps in registers by default
 _SPLIT_ROW = 8192  # shortest row that is worth several CTAs
 _BASE, _FUNCTION = 32, 24  # registers beside the row; those of a long function
-_LONG = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
 _PART = 32  # elements that a thread holds at once of a row that is too long
 
 
@@ -154,10 +153,10 @@ def registers(spec: RowwiseSpec, variant: Variant, held: int, width: int) -> int
         need += held * (out.dtype.bytes if width > 1 else 4) // 4
     if quantizes(spec):
         need += held  # until the row's scale is known, its values stay in fp32
-    calls = [functions(step(op)) for op in spec.chain if not isinstance(op, Store)]
+    values = [step(op) for op in spec.chain if not isinstance(op, Store)]
     if isinstance(spec, Reduce) and spec.map is not None:
-        calls.append(functions(spec.map))
-    return need + (_FUNCTION if any(found & _LONG for found in calls) else 0)
+        values.append(spec.map)
+    return need + (_FUNCTION if any(map(calls_long_function, values)) else 0)
 
 
 def _min_blocks(target: Target, threads: int, need: int) -> int:

@@ -45,6 +45,11 @@ class Target:
         """The target as ``tilelang.compile`` takes it."""
         return {"kind": self.kind, ("mcpu" if self.kind == "hip" else "arch"): self.name}
 
+    def register_share(self, threads: int) -> int:
+        """Return the registers of a thread if ``threads`` of an SM share alike."""
+        share = self.registers_per_sm // max(threads, 1) // 8 * 8
+        return min(share, self.max_registers)
+
 
 _TARGETS = (
     Target(

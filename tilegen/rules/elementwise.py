@@ -18,8 +18,7 @@ _CALL = 24  # what nvcc keeps for a function it computes by a long series
 
 def register_limit(g: ElementwiseGeometry) -> int:
     """Return the registers that a thread may use before it spills."""
-    share = g.target.registers_per_sm // max(g.threads, 1) // 8 * 8
-    return min(share, g.target.max_registers)
+    return g.target.register_share(g.threads)
 
 
 def register_estimate(g: ElementwiseGeometry) -> int:

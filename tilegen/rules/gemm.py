@@ -15,7 +15,6 @@ from tilegen.rules.gemm_registers import (
     producer_registers,
     register_estimate,
     register_limit,
-    register_share,
 )
 from tilegen.rules.gemm_specialized import RULE as WARP_SPECIALIZED
 from tilegen.rules.rule import Rule, Violation
@@ -156,7 +155,7 @@ def _registers(g: GemmGeometry) -> Iterator[Violation]:
             f"a {s.block_m} x {s.block_n} tile over {s.threads} threads needs about {estimate} "
             f"registers a thread, of {limit}: it would spill",
         )
-    estimate, limit = producer_registers(g), register_share(g)
+    estimate, limit = producer_registers(g), g.target.register_share(g.threads)
     if estimate > limit:
         yield Violation(
             "threads",

@@ -32,21 +32,15 @@ _COPY = 6  # registers of one cp.async of less than 16 bytes: addresses and pred
 _SETMAXNREG = {1: 240, 2: 240, 3: 128}
 
 
-def register_share(g: GemmGeometry) -> int:
-    """Return the registers of a thread if all threads of the CTA share alike."""
-    share = g.target.registers_per_sm // max(g.threads, 1) // 8 * 8
-    return min(share, g.target.max_registers)
-
-
 def register_limit(g: GemmGeometry) -> int:
     """Return the registers that a thread which multiplies may use before it spills."""
     groups, rest = divmod(g.schedule.threads, 128)
     if g.specialized:
         moved = REGISTERS.get(groups)
-        return moved[1] if moved else register_share(g)
+        return moved[1] if moved else g.target.register_share(g.threads)
     if g.warp_specialized and g.producer_copies_by_tma and not rest and groups in _SETMAXNREG:
         return _SETMAXNREG[groups]
-    return register_share(g)
+    return g.target.register_share(g.threads)
 
 
 def register_estimate(g: GemmGeometry) -> int:

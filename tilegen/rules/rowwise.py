@@ -105,8 +105,7 @@ def _width(g: RowwiseGeometry) -> Iterator[Violation]:
 
 def register_limit(g: RowwiseGeometry) -> int:
     """Return the registers that a thread may use before it spills."""
-    share = g.target.registers_per_sm // (g.schedule.threads * g.schedule.min_blocks) // 8 * 8
-    return min(share, g.target.max_registers)
+    return g.target.register_share(g.schedule.threads * g.schedule.min_blocks)
 
 
 def register_estimate(g: RowwiseGeometry) -> int:

@@ -42,7 +42,12 @@ def identifier(instance: object, attribute: Any, value: Any) -> None:
         )
 
 
-def _finite(instance: object, attribute: Any, value: float | None) -> None:
+def finite(instance: object, attribute: Any, value: float | None) -> None:
+    """Check that a number, where there is one, is finite in fp32, as an attrs validator.
+
+    Raises:
+        SpecError: It is not.
+    """
     if value is None:
         return
     message = "must be finite"
@@ -106,7 +111,7 @@ class Scale:
 
     __repr__ = compact_repr
 
-    value: float | None = field(default=None, converter=optional_number, validator=_finite)
+    value: float | None = field(default=None, converter=optional_number, validator=finite)
     axis: Axis | None = field(default=None, validator=one_of(None, "m", "n"), kw_only=True)
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
     name: str = field(default="scale", validator=identifier, kw_only=True)
@@ -135,7 +140,7 @@ class Residual:
 
     __repr__ = compact_repr
 
-    beta: float = field(default=1.0, converter=number, validator=[_finite, _reads_residual])
+    beta: float = field(default=1.0, converter=number, validator=[finite, _reads_residual])
     dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
     name: str = field(default="residual", validator=identifier, kw_only=True)
 
@@ -193,7 +198,7 @@ class Softcap:
 
     __repr__ = compact_repr
 
-    cap: float = field(converter=number, validator=[_finite, _positive])
+    cap: float = field(converter=number, validator=[finite, _positive])
 
 
 @frozen(repr=False)
@@ -202,8 +207,8 @@ class Clamp:
 
     __repr__ = compact_repr
 
-    min: float | None = field(default=None, converter=optional_number, validator=_finite)
-    max: float | None = field(default=None, converter=optional_number, validator=[_finite, _bounds])
+    min: float | None = field(default=None, converter=optional_number, validator=finite)
+    max: float | None = field(default=None, converter=optional_number, validator=[finite, _bounds])
 
 
 def _traced(fn: Callable[..., object] | Expr) -> Expr:

@@ -7,9 +7,10 @@ from typing import Literal
 from attrs import field, frozen
 
 from tilegen.dtypes import DType
+from tilegen.epilogue import finite
 from tilegen.fields import instance_of, number, one_of
 from tilegen.specs.operands import Operand
-from tilegen.specs.row_spec import RowSpec, finite, no_effect, not_negative
+from tilegen.specs.row_spec import RowSpec, no_effect, not_negative
 
 
 @frozen(kw_only=True, repr=False)

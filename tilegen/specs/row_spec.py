@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
@@ -12,7 +11,6 @@ from tilegen.dims import Dim, Dyn, extent, size
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import EpilogueOp
 from tilegen.errors import SpecError
-from tilegen.expr import Const
 from tilegen.fields import one_of
 from tilegen.reprs import compact_repr
 from tilegen.specs.chain import (
@@ -49,18 +47,6 @@ def names_fit(spec: Any, attribute: object, value: object) -> None:
     """
     dims = {dyn.name for dyn in spec.dynamic}
     check_names(spec.operands + spec.outputs, dims, _RESERVED)
-
-
-def finite(instance: object, attribute: Any, value: float) -> None:
-    """Check that a number is finite in fp32, as an attrs validator."""
-    message = "must be finite"
-    if math.isfinite(value):
-        try:
-            Const(value)
-            return
-        except SpecError as error:  # not an fp32 number
-            message = error.message
-    raise SpecError(message, rule="constant", field=attribute.name, value=value)
 
 
 def not_negative(instance: object, attribute: Any, value: float) -> None:

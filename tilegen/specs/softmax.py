@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from attrs import Attribute, Converter, field, frozen, validators
+from attrs import Attribute, Converter, field, frozen
 
 from tilegen.dtypes import DType
+from tilegen.epilogue import finite
 from tilegen.fields import instance_of, one_of, to_number
 from tilegen.specs.operands import Operand
-from tilegen.specs.row_spec import RowSpec, finite
+from tilegen.specs.row_spec import RowSpec
 
 
 def _scale(value: object, attribute: Attribute[Any]) -> float | None:
@@ -46,7 +47,7 @@ class Softmax(RowSpec):
     scale: float | None = field(
         default=None,
         converter=Converter(_scale, takes_field=True),
-        validator=validators.optional(finite),
+        validator=finite,
     )
     mask: Literal["additive", "bool"] | None = field(
         default=None, validator=one_of(None, "additive", "bool")

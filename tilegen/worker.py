@@ -149,6 +149,11 @@ class Worker:
         # A thread that still waits for an answer sees the end of the child, and drops the socket.
 
 
+def cores() -> int:
+    """Return the cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def main() -> None:
     """Make the object and call its methods until the parent closes its end."""
     socket = Connection(int(sys.argv[1]))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Protocol
 
 from tilegen.fuzz.case import Case, Outcome
-from tilegen.worker import LostError, Worker
+from tilegen.worker import LostError, Worker, cores
 
 _JUDGE_SECONDS = {"cpu": 120.0, "gpu": 30.0}
 _BUILD_SECONDS = 600.0
@@ -48,15 +47,14 @@ class Workers:
         seconds: float | None = None,
         subject: str = "tilegen.fuzz.judging:Court",
     ) -> None:
-        cores = max(1, min(16, len(os.sched_getaffinity(0))))
-        self.on, self.width = on, cores
+        self.on, self.width = on, min(16, cores())
         self._seconds = _JUDGE_SECONDS[on] if seconds is None else seconds
-        count = 1 if on == "gpu" else cores
+        count = 1 if on == "gpu" else self.width
         self._judges = [Worker(subject, on) for _ in range(count)]
-        self._builders = [Worker(subject, "none") for _ in range(cores if on == "gpu" else 0)]
+        self._builders = [Worker(subject, "none") for _ in range(self.width if on == "gpu" else 0)]
         self._idle_judges = _queue(self._judges)
         self._idle_builders = _queue(self._builders)
-        self._threads = ThreadPoolExecutor(cores)
+        self._threads = ThreadPoolExecutor(self.width)
 
     def submit(self, case: Case) -> Future[Outcome]:
         """Return the future outcome of a case."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -11,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from attrs import frozen
 
 from tilegen.program import Program
-from tilegen.worker import FailedError, LostError, Worker
+from tilegen.worker import FailedError, LostError, Worker, cores
 
 COMPILER, LAB = "tilegen.tuning.lab:Compiler", "tilegen.tuning.lab:Lab"
 _COMPILE_SECONDS = 180.0
@@ -32,11 +31,6 @@ class Answer:
     status: Literal["ok", "failed", "lost"] = "ok"
     reason: str = ""
     value: Any = None
-
-
-def cores() -> int:
-    """Return the cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Crew:

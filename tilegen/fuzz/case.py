@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from attrs import asdict, field, frozen, validators
 
@@ -13,15 +13,7 @@ from tilegen.program import Program
 from tilegen.serialize import dumps, loads
 
 Strides = Literal["dense", "padded", "odd", "transposed", "stepped", "expanded", "overlapping"]
-STRIDES: tuple[Strides, ...] = (
-    "dense",
-    "padded",
-    "odd",
-    "transposed",
-    "stepped",
-    "expanded",
-    "overlapping",
-)
+STRIDES: tuple[Strides, ...] = get_args(Strides)
 OUTPUT_STRIDES = STRIDES[:5]
 OFFSETS = (0, 1, 2, 4, 8)
 Values = Literal[
@@ -36,18 +28,7 @@ Values = Literal[
     "zeros",
     "special",
 ]
-VALUES: tuple[Values, ...] = (
-    "normal",
-    "integers",
-    "rows",
-    "columns",
-    "one_hot",
-    "negative",
-    "large",
-    "tiny",
-    "zeros",
-    "special",
-)
+VALUES: tuple[Values, ...] = get_args(Values)
 Beyond = Literal["nan", "inf"]
 
 

@@ -14,6 +14,7 @@ from attrs import asdict
 from tilegen import __version__, console
 from tilegen.cli import references
 from tilegen.cli.door import FAILED, Door
+from tilegen.cli.options import JSON, SIZE, SPEC
 from tilegen.errors import VerificationError
 from tilegen.targets import Target
 from tilegen.targets import target as as_target
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tilegen.program import Program
     from tilegen.rules.probes import ProbeResult
 
-_SPEC = click.argument("spec")
 _TARGET = click.option(
     "--target", metavar="NAME", help="Architecture, such as sm_90a; the current GPU if not given."
 )
@@ -31,17 +31,9 @@ _SCHEDULE = click.option(
     metavar="REF",
     help="auto, default, or a schedule named like a spec; its unset fields are chosen.",
 )
-_SIZE = click.option(
-    "--size",
-    "sizes",
-    metavar="NAME=N",
-    multiple=True,
-    help="Size of a dynamic dimension, such as m=77; can be repeated.",
-)
 _SEED = click.option(
     "--seed", default=0, show_default=True, help="Seed of the random operands; repeats a run."
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
 
 def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -62,7 +54,7 @@ def main() -> None:
 
 
 @main.command()
-@_options(_SPEC, _TARGET, _SCHEDULE, _JSON)
+@_options(SPEC, _TARGET, _SCHEDULE, JSON)
 def show(spec: str, target: str | None, schedule: str | None, as_json: bool) -> None:
     """Print the emitted TileLang source."""
     program = references.program(spec, target, schedule)
@@ -73,7 +65,7 @@ def show(spec: str, target: str | None, schedule: str | None, as_json: bool) -> 
 
 
 @main.command()
-@_options(_SPEC, _TARGET, _SCHEDULE, _SIZE, _JSON)
+@_options(SPEC, _TARGET, _SCHEDULE, SIZE, JSON)
 def explain(
     spec: str, target: str | None, schedule: str | None, sizes: tuple[str, ...], as_json: bool
 ) -> None:
@@ -86,7 +78,7 @@ def explain(
 
 
 @main.command()
-@_options(_SPEC, _TARGET, _SCHEDULE, _JSON)
+@_options(SPEC, _TARGET, _SCHEDULE, JSON)
 def lower(spec: str, target: str | None, schedule: str | None, as_json: bool) -> None:
     """Print the CUDA text that TileLang makes of it, and its landmarks; needs no GPU."""
     program = references.program(spec, target, schedule)
@@ -101,7 +93,7 @@ def lower(spec: str, target: str | None, schedule: str | None, as_json: bool) ->
 
 
 @main.command()
-@_options(_SPEC, _TARGET, _SCHEDULE, _SIZE, _SEED, _JSON)
+@_options(SPEC, _TARGET, _SCHEDULE, SIZE, _SEED, JSON)
 @click.option(
     "--level",
     type=click.Choice(["tile", "scheduled"]),
@@ -128,7 +120,7 @@ def simulate(
 
 
 @main.command()
-@_options(_SPEC, _TARGET, _SCHEDULE, _SIZE, _SEED, _JSON)
+@_options(SPEC, _TARGET, _SCHEDULE, SIZE, _SEED, JSON)
 @click.option(
     "--on",
     type=click.Choice(["auto", "cpu", "gpu"]),
@@ -174,7 +166,7 @@ def _judge(program: Program, as_json: bool, **options: Any) -> None:
 
 @main.command()
 @click.argument("family", required=False)
-@_JSON
+@JSON
 def support(family: str | None, as_json: bool) -> None:
     """Print what is served, and what is refused and why: all of it, or one FAMILY's."""
     from tilegen.support import markdown
@@ -187,7 +179,7 @@ def support(family: str | None, as_json: bool) -> None:
 
 
 @main.command()
-@_options(_SPEC, _TARGET, _SCHEDULE, _JSON)
+@_options(SPEC, _TARGET, _SCHEDULE, JSON)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write."
 )
@@ -225,7 +217,7 @@ def demo() -> None:
 @main.command()
 @click.option("--clear-cache", is_flag=True, help="Empty the cache first.")
 @click.option("--hazards", is_flag=True, help="Run the probes of the TileLang hazard table.")
-@_JSON
+@JSON
 def doctor(clear_cache: bool, hazards: bool, as_json: bool) -> None:
     """Print what this machine can do: GPU, nvcc, versions, cache."""
     from tilegen import cache

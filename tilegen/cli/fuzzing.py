@@ -11,6 +11,7 @@ import click
 from tilegen import console
 from tilegen.cli import references
 from tilegen.cli.door import FAILED
+from tilegen.cli.options import JSON
 from tilegen.families import FAMILIES
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--replay", type=click.Path(path_type=Path), help="Run a saved failure again, and nothing else."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@JSON
 def fuzz(
     subject: str | None,
     budget: float | None,

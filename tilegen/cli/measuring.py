@@ -11,6 +11,7 @@ import click
 from tilegen import console
 from tilegen.cli import references
 from tilegen.cli.door import FAILED
+from tilegen.cli.options import JSON, SIZE, SPEC
 from tilegen.errors import TilegenError, VerificationError
 
 if TYPE_CHECKING:
@@ -18,21 +19,12 @@ if TYPE_CHECKING:
     from tilegen.scoreboard import Benchmark
     from tilegen.tuning.outcome import Tuning
 
-_SPEC = click.argument("spec")
 _TARGET = click.option("--target", metavar="NAME", help="Has to be the GPU at hand.")
-_SIZE = click.option(
-    "--size",
-    "sizes",
-    metavar="NAME=N",
-    multiple=True,
-    help="Size of a dynamic dimension, such as m=77; can be repeated.",
-)
 _SEED = click.option("--seed", default=0, show_default=True, help="Seed of the random operands.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
 
 @click.command()
-@_SPEC
+@SPEC
 @click.option(
     "--against",
     default="eager,compile",
@@ -42,11 +34,11 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON doc
 )
 @_TARGET
 @click.option("--schedule", metavar="REF", help="auto, default, or a schedule named like a spec.")
-@_SIZE
+@SIZE
 @click.option("--rounds", default=25, show_default=True, type=click.IntRange(min=3))
 @_SEED
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown, on a terminal too.")
-@_JSON
+@JSON
 def bench(
     spec: str,
     against: str,
@@ -105,10 +97,10 @@ def _benchmark(
 
 
 @click.command()
-@_SPEC
+@SPEC
 @click.option("--budget", default=60.0, show_default=True, help="Seconds for each spec.")
 @_TARGET
-@_SIZE
+@SIZE
 @click.option(
     "--schedules", metavar="REF", help="Candidates, named like a spec, in place of tilegen's own."
 )
@@ -118,7 +110,7 @@ def _benchmark(
 @click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; all cores but one.")
 @_SEED
 @click.option("--show", is_flag=True, help="Tune nothing: explain what is recorded.")
-@_JSON
+@JSON
 def tune(
     spec: str,
     budget: float,

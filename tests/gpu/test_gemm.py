@@ -12,6 +12,7 @@ from multiprocessing import get_context
 import pytest
 import torch
 from attrs import evolve
+from gpu.suite import PREFILL
 
 import tilegen as tg
 from tilegen.comparison import Guarded, compare, guarded
@@ -31,19 +32,6 @@ CHAINS = {
     "bias_gelu_store": (tg.Bias(), tg.Store("pre"), tg.Gelu()),
     "scales_clamp": (tg.Scale(axis="m"), tg.Scale(axis="n", name="columns"), tg.Clamp(-2, 2)),
 }
-PREFILL = (
-    (4096, 4096, 4096),
-    (8192, 8192, 8192),
-    (4096, 14336, 4096),
-    (4096, 2112, 7168),
-    (4096, 24576, 1536),
-    (4096, 7168, 2048),
-    (4096, 4096, 7168),
-    (4096, 7168, 16384),
-    (8192, 28672, 4096),
-    (8192, 6144, 4096),
-    (8192, 4096, 1024),
-)
 DECODE = tuple(
     (m, n, k) for m in (1, 16, 64, 128) for n, k in ((7168, 2048), (2112, 7168), (4096, 7168))
 )

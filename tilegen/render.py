@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from tilegen.epilogue import Step
 from tilegen.errors import RenderError
 from tilegen.expr import Expr
 from tilegen.expr_print import to_statements, to_torch_statements
+from tilegen.segments import Step
 
 if TYPE_CHECKING:
     from tilegen.program import Program

@@ -14,10 +14,11 @@ import tilegen.epilogue
 import tilegen.operands
 import tilegen.render
 import tilegen.routes
-from tilegen.epilogue import Segment, Step
+import tilegen.segments
 from tilegen.expr import Call, Const, variables
 from tilegen.geometry.gemm import GemmGeometry
 from tilegen.operands import Placement, row_major
+from tilegen.segments import Step
 from tilegen.simulate import run_into
 
 Patch = pytest.MonkeyPatch
@@ -38,7 +39,7 @@ def segments(change: Callable[[GemmGeometry, list[Step]], list[Step]]) -> Callab
     true = GemmGeometry.segments.fget
 
     def changed(self):
-        return tuple(Segment(tuple(change(self, [*s.steps])), s.store) for s in true(self))
+        return tuple(evolve(s, steps=tuple(change(self, [*s.steps]))) for s in true(self))
 
     return lambda patch: patch.setattr(GemmGeometry, "segments", property(changed))
 
@@ -95,17 +96,17 @@ def _stale_cache(patch: Patch) -> None:
 
 def _wrong_beta(patch: Patch) -> None:
     """The factor of a residual is dropped, both for the kernel and for its tolerance."""
-    true = tilegen.epilogue.step
+    true = tilegen.segments.step
 
     def changed(op):
         return true(evolve(op, beta=1.0) if isinstance(op, tilegen.epilogue.Residual) else op)
 
-    patch.setattr(tilegen.epilogue, "step", changed)
+    patch.setattr(tilegen.segments, "step", changed)
 
 
 def _late_clamp(patch: Patch) -> None:
     """The lower bound of a clamp is 0."""
-    true = tilegen.epilogue.step
+    true = tilegen.segments.step
 
     def changed(op):
         value = true(op)
@@ -113,7 +114,7 @@ def _late_clamp(patch: Patch) -> None:
             return Call("clamp", (value.args[0], Const(0.0), value.args[2]))
         return value
 
-    patch.setattr(tilegen.epilogue, "step", changed)
+    patch.setattr(tilegen.segments, "step", changed)
 
 
 FAULTS: dict[str, Callable[[Patch], None]] = {

@@ -3,8 +3,8 @@
 import torch
 from attrs import evolve
 
-from tilegen.epilogue import segments
 from tilegen.reference.expr import evaluate
+from tilegen.segments import segments
 
 torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
 

@@ -7,10 +7,10 @@ from stand_ins import cut, honest
 from torch.nn import functional
 
 import tilegen as tg
-from tilegen.epilogue import segments
 from tilegen.reference import inputs, reference
 from tilegen.reference.bounds import UNIT, Interval, interval
 from tilegen.reference.gemm import tolerances
+from tilegen.segments import segments
 
 BASE = tg.Gemm(m=24, n=40, k=48, dtype="bfloat16")
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from tilegen.dims import Dim, Dyn
-from tilegen.epilogue import EpilogueOp, segments
+from tilegen.epilogue import EpilogueOp
 from tilegen.errors import RefusedError
 from tilegen.fuzz.drawing import Fuzzed, sizes_near
 from tilegen.fuzz.gemm import exact
+from tilegen.segments import segments
 from tilegen.specs.elementwise import Elementwise
 from tilegen.strategies import dyns
 from tilegen.strategies_elementwise import elementwise_specs

@@ -8,9 +8,10 @@ from attrs import evolve
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from tilegen.epilogue import EpilogueOp, segments
+from tilegen.epilogue import EpilogueOp
 from tilegen.expr import Call, Expr
 from tilegen.fuzz.drawing import Fuzzed, redrawn, sizes_near
+from tilegen.segments import segments
 from tilegen.specs.gemm import Gemm
 from tilegen.strategies import dyns, gemm_specs
 

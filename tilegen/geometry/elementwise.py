@@ -6,11 +6,11 @@ from math import prod
 
 from attrs import frozen
 
-from tilegen.epilogue import Segment, segments
 from tilegen.expr import Expr, variables
 from tilegen.expr_print import functions, to_torch
 from tilegen.geometry.elementwise_blocks import STREAMED, ElementwiseBlocks
 from tilegen.geometry.elementwise_places import Places
+from tilegen.segments import Segment, segments
 from tilegen.specs.operands import Operand
 from tilegen.specs.reads import Input, Part, tile_name
 

@@ -9,13 +9,13 @@ from attrs import evolve, frozen
 
 from tilegen.dims import Dyn, hint, size
 from tilegen.dtypes import DType
-from tilegen.epilogue import Segment, segments
 from tilegen.expr import Expr
 from tilegen.expr_print import functions
 from tilegen.geometry import specialized, warps
 from tilegen.geometry.shared import Stored, auto_swizzle
 from tilegen.schedules.fields import Rasterization
 from tilegen.schedules.gemm import GemmSchedule
+from tilegen.segments import Segment, segments
 from tilegen.specs.gemm import Gemm
 from tilegen.specs.operands import Operand
 from tilegen.targets import Target

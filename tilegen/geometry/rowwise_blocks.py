@@ -9,7 +9,6 @@ from attrs import frozen
 
 from tilegen.dims import Dyn, hint, size
 from tilegen.dtypes import DType
-from tilegen.epilogue import Segment, Step, segments
 from tilegen.expr import Expr
 from tilegen.expr_print import functions
 from tilegen.schedules.rowwise import (
@@ -20,6 +19,7 @@ from tilegen.schedules.rowwise import (
     default_variant,
     statistic,
 )
+from tilegen.segments import Segment, Step, segments
 from tilegen.specs.operands import Operand
 from tilegen.specs.reductions import Reduce
 from tilegen.specs.rowwise import RowwiseSpec

@@ -7,11 +7,12 @@ from math import prod
 
 import torch
 
-from tilegen.epilogue import Store, operand_kind, operand_name, segments
+from tilegen.epilogue import Store, operand_kind, operand_name
 from tilegen.operands import shape_of, torch_dtype
 from tilegen.reference.bounds import Interval, interval
 from tilegen.reference.expr import evaluate
 from tilegen.reference.gemm import torch_step
+from tilegen.segments import segments
 from tilegen.specs.elementwise import Elementwise
 from tilegen.specs.reads import Part
 

@@ -28,11 +28,11 @@ from tilegen.epilogue import (
     Store,
     Tanh,
     operand_kind,
-    segments,
 )
 from tilegen.operands import shape_of, torch_dtype
 from tilegen.reference.bounds import FP32_MAX, UNIT, Interval, interval
 from tilegen.reference.expr import evaluate
+from tilegen.segments import segments
 from tilegen.specs.gemm import Gemm
 
 Tensors = Mapping[str, torch.Tensor]

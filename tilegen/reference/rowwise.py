@@ -9,12 +9,13 @@ import torch
 from torch.nn import functional
 
 from tilegen.dtypes import DType
-from tilegen.epilogue import Cast, Store, operand_kind, segments
+from tilegen.epilogue import Cast, Store, operand_kind
 from tilegen.operands import shape_of, torch_dtype
 from tilegen.reference.bounds import Interval, interval
 from tilegen.reference.expr import evaluate
 from tilegen.reference.gemm import torch_step
 from tilegen.reference.rowwise_bounds import quantized, result_bounds
+from tilegen.segments import segments
 from tilegen.specs.cross_entropy import CrossEntropy
 from tilegen.specs.norms import LayerNorm, RmsNorm
 from tilegen.specs.quantize_row import LARGEST

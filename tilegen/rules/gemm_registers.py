@@ -9,11 +9,11 @@ from __future__ import annotations
 from math import ceil
 
 from tilegen.dims import Dyn
-from tilegen.epilogue import Step
 from tilegen.expr import variables
 from tilegen.expr_print import calls_long_function
 from tilegen.geometry.gemm import GemmGeometry
 from tilegen.geometry.specialized import REGISTERS
+from tilegen.segments import Step
 from tilegen.specs.operands import Operand
 
 # Beside accumulator and MMA fragments: addresses, descriptors, barriers; more where the threads

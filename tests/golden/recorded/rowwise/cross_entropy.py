@@ -85,8 +85,8 @@ def build():
                 label = labels[bm]
                 column = T.max(T.min(label, COLS - 1), 0)
                 logit = T.cast(input[bm, column], "float32")
-                # An infinite log-sum-exp makes NaN, as in torch: TileLang takes x - x for 0, but not
-                # x + -x. A label outside the row has an infinite loss.
+                # An infinite log-sum-exp makes NaN: TileLang takes x - x for 0, but not x + -x.
+                # A label outside the row has an infinite loss.
                 x = log_sum - logit + (log_sum + -log_sum)
                 x = T.if_then_else(column == label, x, T.infinity("float32"))
                 x = T.if_then_else(label == IGNORE_INDEX, 0.0, x)

@@ -80,9 +80,10 @@ def sizes_near(limit: int, *blocks: int) -> SearchStrategy[int]:
 
 
 def _blocks(schedule: Any) -> tuple[int, ...]:
-    """Return the tile sizes of a schedule."""
+    """Return the tile sizes of a schedule; a size of None is that of a whole row."""
     names = (a.name for a in fields(type(schedule)) if a.name.startswith("block"))
-    return tuple(getattr(schedule, name) for name in names)
+    sizes = (getattr(schedule, name) for name in names)
+    return tuple(size for size in sizes if size is not None)
 
 
 @st.composite

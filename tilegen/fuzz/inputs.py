@@ -69,8 +69,13 @@ EXACT: tuple[Values, ...] = ("integers", "rows", "columns", "one_hot", "zeros")
 def values(
     spec: Any, sizes: Mapping[str, int], kind: Values, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Return contiguous operands of ``spec`` by name, on the generator's device."""
+    """Return contiguous operands of ``spec`` by name, on the generator's device.
+
+    Labels and masks, which are no floating-point numbers, are as the family draws them.
+    """
     made = {}
     for name, tensor in inputs(spec, sizes, generator).items():
-        made[name] = _MAKE[kind](tensor.float(), generator).to(tensor.dtype)
+        if tensor.is_floating_point():
+            tensor = _MAKE[kind](tensor.float(), generator).to(tensor.dtype)
+        made[name] = tensor
     return made

@@ -31,7 +31,7 @@ class Placed:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
+    return tensor.view(torch.uint8)
 
 
 def strides(layout: Layout, shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -78,8 +78,10 @@ def operands(
 def place(tensor: torch.Tensor, layout: Layout, beyond: float) -> Placed:
     """Return a tensor of the same values that lies as ``layout`` says, with ``beyond`` around it.
 
-    Where elements share memory, so do their values.
+    Where elements share memory, so do their values. Around integers is the largest one.
     """
+    if not tensor.is_floating_point():
+        beyond = 1 if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max
     shape = tuple(tensor.shape)
     steps = strides(layout, shape, tensor.element_size())
     reach = _reach(shape, steps)

@@ -1,0 +1,74 @@
+"""Cases of every family are drawn at every size, and keep labels and masks as they are."""
+
+import random
+
+import pytest
+import torch
+from attrs import evolve
+
+import tilegen as tg
+from tilegen.families import FAMILIES
+from tilegen.fuzz.case import VALUES, Case, Layout
+from tilegen.fuzz.drawing import drawn, pairs, rounds
+from tilegen.fuzz.judging import judge
+from tilegen.fuzz.memory import operands
+from tilegen.fuzz.search import _LIMITS
+
+torch.set_num_threads(1)
+
+LIMITS = sorted({limit for limits in _LIMITS.values() for limit in limits})
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rounds_are_drawn(family, limit):
+    numbers = random.Random(limit)
+    some = drawn(
+        rounds(FAMILIES[family], None, next(pairs(numbers)), None, limit, 12),
+        6,
+        numbers.getrandbits(32),
+    )
+    cases = [case for cases in some for case in cases]
+    assert len(cases) == 72
+    assert {case.values for case in cases} == set(VALUES)
+    assert all(case.program.spec.family == family for case in cases)
+
+
+def built(spec):
+    return tg.build(spec, target="sm_90a", schedule="default")
+
+
+LOSS = built(tg.CrossEntropy(rows=9, vocab=40, dtype="float16", label_dtype="int32"))
+MASKED = built(tg.Softmax(rows=9, cols=40, dtype="float16", mask="bool"))
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_labels_and_masks_keep_their_values(kind):
+    case = Case(program=LOSS, values=kind, seed=3, layouts={"labels": Layout("stepped", 1)})
+    labels = operands(case, {}, CPU)["labels"]
+    assert labels.tensor.dtype == torch.int32
+    assert labels.tensor.min() >= 0
+    assert labels.tensor.max() < 40
+    assert len(labels.tensor.unique()) > 4
+    mask = operands(evolve(case, program=MASKED, layouts={}), {}, CPU)["mask"]
+    assert mask.tensor.dtype == torch.bool
+    assert 0.8 < mask.tensor.double().mean() < 1
+
+
+@pytest.mark.parametrize("name", ["labels", "mask"])
+def test_what_surrounds_labels_and_masks_is_watched(name):
+    program = LOSS if name == "labels" else MASKED
+    placed = operands(Case(program=program, layouts={name: Layout("odd", 1)}), {}, CPU)[name]
+    assert placed.intact
+    last = placed.buffer[-1].clone()
+    placed.buffer[-1] = ~last if name == "mask" else 0
+    assert not placed.intact
+
+
+@pytest.mark.parametrize(
+    ("program", "name"), [(LOSS, "labels"), (MASKED, "mask")], ids=["labels", "mask"]
+)
+def test_programs_with_labels_and_masks_are_judged(program, name):
+    case = Case(program=program, values="special", layouts={name: Layout("stepped", 1)}, seed=2)
+    assert str(judge(case, on="cpu")) == "nothing found"

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tilegen.fuzz import fuzz
     from tilegen.program import Program, build
     from tilegen.reference import reference
+    from tilegen.row_statistics import RowAmax, RowSoftmax, RowSumSquares
     from tilegen.schedules.elementwise import ElementwiseSchedule
     from tilegen.schedules.fields import Rasterization
     from tilegen.schedules.gemm import GemmSchedule
@@ -98,6 +99,7 @@ _MODULES = {
     "tilegen.fuzz": ("fuzz",),
     "tilegen.program": ("Program", "build"),
     "tilegen.reference": ("reference",),
+    "tilegen.row_statistics": ("RowAmax", "RowSoftmax", "RowSumSquares"),
     "tilegen.schedules.elementwise": ("ElementwiseSchedule",),
     "tilegen.schedules.fields": ("Rasterization",),
     "tilegen.schedules.gemm": ("GemmSchedule",),
@@ -148,6 +150,9 @@ __all__ = [
     "RenderError",
     "Residual",
     "RmsNorm",
+    "RowAmax",
+    "RowSoftmax",
+    "RowSumSquares",
     "RowwiseSchedule",
     "Scale",
     "ScheduleError",

@@ -1,7 +1,7 @@
 """Epilogue ops: the steps of a chain, each on the fp32 running value ``x`` of one output element.
 
 An op is frozen data. ``step(op)`` gives its maths as an expression of ``x`` and of its operand;
-``vector_kind(op)`` says how that operand is broadcast. The torch meaning of each op is written
+``operand_kind(op)`` says how that operand is broadcast. The torch meaning of each op is written
 down apart, in ``reference``.
 """
 
@@ -276,7 +276,7 @@ EpilogueOp = (
 OPS: dict[str, type[EpilogueOp]] = {op.__name__: op for op in get_args(EpilogueOp)}
 
 
-def operand_kind(op: EpilogueOp) -> Kind | None:
+def operand_kind(op: object) -> Kind | None:
     """Return how the operand of ``op`` is broadcast over (m, n), or None if it has none."""
     if isinstance(op, (Residual, Multiply)):
         return "tile"

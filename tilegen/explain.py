@@ -14,6 +14,7 @@ from tilegen.dims import known_sizes, size
 from tilegen.epilogue import Cast, Store
 from tilegen.errors import LegalityError
 from tilegen.program import build
+from tilegen.row_statistics import RowAmax, RowSumSquares
 from tilegen.rules.rule import violations
 from tilegen.schedules.fields import UNSET
 from tilegen.tuning.choice import Found, choose
@@ -143,7 +144,8 @@ def _savings(spec: Any, sizes: Mapping[str, int]) -> Iterator[Saving]:
     """Yield what each chain step reads and writes of the running value as a kernel of its own.
 
     PyTorch holds that value in the output's dtype. The step's operand is read either way and does
-    not count; nor does ``Store``, which keeps the value, unless it has to convert it.
+    not count; nor does ``Store``, which keeps the value, unless it has to convert it. What leaves
+    one value a row only reads.
     """
     out = spec.outputs[0]
     elements = prod(size(dim, sizes) for dim in out.shape)
@@ -153,6 +155,9 @@ def _savings(spec: Any, sizes: Mapping[str, int]) -> Iterator[Saving]:
         if isinstance(op, Store):
             if (op.dtype or out.dtype) != now:
                 yield Saving(step=f"{label} {op.name}", bytes=elements * now.bytes)
+            continue
+        if isinstance(op, (RowAmax, RowSumSquares)):
+            yield Saving(step=f"{label} {op.name}", bytes=elements * now.bytes)
             continue
         after = op.dtype if isinstance(op, Cast) else now
         yield Saving(step=label, bytes=elements * (now.bytes + after.bytes))

@@ -17,6 +17,7 @@ from tilegen.errors import SpecError, TilegenError
 from tilegen.expr import Expr, from_json, to_json
 from tilegen.families import FAMILIES
 from tilegen.program import Program
+from tilegen.row_statistics import GemmOp
 from tilegen.specs.quantize_row import RowOp
 from tilegen.specs.reads import Read
 from tilegen.targets import TARGETS
@@ -140,6 +141,7 @@ def converter() -> cattrs.Converter:
         Dim, lambda value, _: made.structure(value, Dyn) if isinstance(value, dict) else value
     )
     configure_tagged_union(EpilogueOp, made, tag_name="op")
+    configure_tagged_union(GemmOp, made, tag_name="op")
     configure_tagged_union(RowOp, made, tag_name="op")
     configure_tagged_union(Read, made, tag_name="read")
     return made

@@ -23,6 +23,7 @@ from tilegen.dtypes import FLOATS, DType
 from tilegen.epilogue import OPS, EpilogueOp, Store, operand_kind
 from tilegen.families import FAMILIES, family_of
 from tilegen.program import Access, Program, build, is_legal
+from tilegen.row_statistics import GemmOp, RowAmax, RowSumSquares
 from tilegen.schedules.elementwise import VALUES as ELEMENTWISE_VALUES
 from tilegen.schedules.fields import UNSET, Rasterization
 from tilegen.schedules.gemm import OPTIONS, GemmSchedule
@@ -168,12 +169,12 @@ def chains(
     return st.lists(each, min_size=min_size, max_size=max_size).map(with_unique_names)
 
 
-def with_unique_names(drawn: Iterable[Any]) -> tuple[EpilogueOp, ...]:
+def with_unique_names(drawn: Iterable[Any]) -> tuple[Any, ...]:
     """Return ops as a chain: those whose names repeat get other ones."""
-    chain: list[EpilogueOp] = []
+    chain: list[Any] = []
     taken: set[str] = set()
     for op in drawn:
-        if isinstance(op, Store) or operand_kind(op):
+        if isinstance(op, (Store, RowAmax, RowSumSquares)) or operand_kind(op):
             names = (f"{op.name}_{count}" if count > 1 else op.name for count in itertools.count(1))
             name = next(name for name in names if name not in taken)
             taken.add(name)
@@ -193,23 +194,35 @@ def gemm_specs(
     n: SearchStrategy[int] | None = None,
     k: SearchStrategy[int] | None = None,
     dtype: SearchStrategy[DType] | None = None,
-    epilogue: SearchStrategy[tuple[EpilogueOp, ...]] | None = None,
+    epilogue: SearchStrategy[tuple[GemmOp, ...]] | None = None,
 ) -> Gemm:
-    """Draw GEMM specs; sizes, dtype and chain by other strategies where given."""
+    """Draw GEMM specs; sizes, dtype and chain by other strategies where given.
+
+    Chains have row statistics where one CTA may own a row, unless another strategy draws them.
+    """
     element = draw(dtypes() if dtype is None else dtype)
+    columns = draw(dims() if n is None else n)
+    if epilogue is None:
+        epilogue = _chains_of(columns)
     spec = Gemm(
         m=draw(dims() | dyns() if m is None else m),
-        n=draw(dims() if n is None else n),
+        n=columns,
         k=draw(dims() if k is None else k),
         dtype=element,
         layout=draw(st.sampled_from(("nn", "nt", "tn", "tt"))),
         out_dtype=draw(st.just(element) | dtypes()),
         compute="tf32" if element == DType.float32 else None,
-        epilogue=draw(chains() if epilogue is None else epilogue),
+        epilogue=draw(epilogue),
     )
     # Without a chain, "eager" would have no effect.
     numerics = draw(st.sampled_from(("fused", "eager"))) if spec.epilogue else "fused"
     return evolve(spec, numerics=numerics)
+
+
+def _chains_of(columns: int) -> SearchStrategy[tuple[GemmOp, ...]]:
+    from tilegen.strategies_row_statistics import MOST_OWNED, with_row_statistics
+
+    return chains() | with_row_statistics(chains()) if 0 < columns <= MOST_OWNED else chains()
 
 
 # Values of each schedule field: those a search tries, and odd ones that fields accept.

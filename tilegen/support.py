@@ -16,6 +16,7 @@ from tilegen.epilogue import OPS, EpilogueOp
 from tilegen.errors import SpecError
 from tilegen.expr import Expr
 from tilegen.families import FAMILIES, Family
+from tilegen.row_statistics import ROW_STATISTICS, GemmOp
 from tilegen.specs.quantize_row import QuantizeRow
 from tilegen.targets import TARGETS
 
@@ -97,7 +98,10 @@ def _dtypes() -> Table:
 
 
 def _ops() -> Table:
-    rows = ((f"`{_call(op)}`", _summary(op)) for op in (*OPS.values(), QuantizeRow))
+    rows = (
+        (f"`{_call(op)}`", _summary(op))
+        for op in (*OPS.values(), *ROW_STATISTICS.values(), QuantizeRow)
+    )
     return Table("Epilogue ops", ("op", "meaning"), tuple(rows))
 
 
@@ -131,7 +135,7 @@ def _takes(hint: Any) -> str:
         return ", ".join(f"`{value!r}`" for value in get_args(hint))
     if get_origin(hint) is tuple:
         (kind, *_) = get_args(hint)
-        return f"a tuple of {'ops' if kind == EpilogueOp else _takes(kind)}"
+        return f"a tuple of {'ops' if kind in (EpilogueOp, GemmOp) else _takes(kind)}"
     if parts := get_args(hint):
         return ", ".join(map(_takes, parts))
     names = {NoneType: "`None`", Dyn: '`tg.dyn("m")`', DType: "a dtype", Expr: "a function"}

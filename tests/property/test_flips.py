@@ -13,6 +13,7 @@ from tilegen.epilogue import OPS
 from tilegen.errors import RefusedError
 from tilegen.expr import Expr
 from tilegen.families import FAMILIES
+from tilegen.row_statistics import ROW_STATISTICS
 from tilegen.specs.reads import Function
 from tilegen.strategies import (
     accesses,
@@ -26,6 +27,7 @@ from tilegen.strategies import (
     specs,
 )
 from tilegen.strategies_elementwise import elementwise_specs, functions, parts, reads
+from tilegen.strategies_row_statistics import row_statistics
 from tilegen.strategies_rowwise import quantize_rows, rowwise_specs
 from tilegen.targets import TARGETS, Target
 
@@ -36,6 +38,7 @@ DONORS = {
         tg.Rasterization, st.integers(1, 16), st.sampled_from(("row", "column"))
     ),
     **{op: epilogue_ops(op) for op in OPS.values()},
+    **{op: row_statistics(op) for op in ROW_STATISTICS.values()},
     tg.Input: reads().filter(lambda read: isinstance(read, tg.Input)),
     tg.Part: parts(),
     Function: functions(),
@@ -54,6 +57,7 @@ IDS = [f"{kind.__name__}.{name}" for kind, name in FIELDS]
 SEARCH = settings(max_examples=200, database=None, phases=[Phase.generate], deadline=None)
 FILLED = st.sampled_from((64, 127, 128, 512))
 SIZES = FILLED | st.just(0)
+NARROW = st.sampled_from((64, 127, 128))
 # Fields whose flip alone is always refused or normalised, and why.
 NEVER_CHANGE = {
     (tg.Gemm, "compute"): "one value for each dtype: tf32 for float32, else None",
@@ -107,6 +111,11 @@ def programs_with(kind):
     epilogue = chains(0, 2)
     if kind in OPS.values():
         epilogue = chains(1, 1, ops=epilogue_ops(kind)).map(lambda chain: (*chain, tg.Relu()))
+    if kind in ROW_STATISTICS.values():
+        rows = chains(1, 1, ops=row_statistics(kind))
+        epilogue = st.builds(lambda before, op: (*before, *op), chains(0, 1), rows)
+        specs = gemm_specs(m=FILLED | dyns(), n=NARROW, k=SIZES, epilogue=epilogue)
+        return legal_programs(spec=specs)
     m, n = SIZES | dyns(), SIZES
     if kind is tg.Dyn:  # a hint is the size that main() checks, where there is output to check
         m, n = dyns(), FILLED

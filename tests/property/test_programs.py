@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import tilegen as tg
 from tilegen.epilogue import OPS
 from tilegen.render import render
+from tilegen.row_statistics import ROW_STATISTICS
 from tilegen.strategies import (
     chains,
     epilogue_ops,
@@ -26,6 +27,7 @@ from tilegen.strategies import (
     schedules,
     specs,
 )
+from tilegen.strategies_row_statistics import with_row_statistics
 
 BATCH = 60
 
@@ -134,9 +136,13 @@ def test_programs_survive_pickle(program):
 NOT_TRACED = [op for op in OPS.values() if op is not tg.Map]
 
 
-@given(gemm_specs(epilogue=chains(ops=epilogue_ops(*NOT_TRACED))))
+CHAINS = chains(ops=epilogue_ops(*NOT_TRACED))
+
+
+@given(gemm_specs(n=st.just(200), epilogue=CHAINS | with_row_statistics(CHAINS)))
 def test_repr_of_a_spec_is_python_that_makes_it_again(spec):
-    assert eval(repr(spec), {"Gemm": tg.Gemm, "Dyn": tg.Dyn, **OPS}) == spec
+    names = {"Gemm": tg.Gemm, "Dyn": tg.Dyn, **OPS, **ROW_STATISTICS}
+    assert eval(repr(spec), names) == spec
 
 
 @given(schedules("gemm"))

@@ -11,6 +11,7 @@ import tilegen as tg
 from tilegen.epilogue import OPS, operand_kind
 from tilegen.families import FAMILIES
 from tilegen.program import Program
+from tilegen.row_statistics import ROW_STATISTICS
 from tilegen.strategies import (
     accesses,
     chains,
@@ -25,6 +26,7 @@ from tilegen.strategies import (
     schedules,
     specs,
 )
+from tilegen.strategies_row_statistics import MOST_OWNED, row_statistics
 
 SEARCH = settings(max_examples=500, database=None, phases=[Phase.generate], deadline=None)
 
@@ -45,6 +47,18 @@ def test_every_dtype_and_op_is_drawn():
     for op in OPS.values():
         assert {type(drawn) for drawn in sample(epilogue_ops(op), 3)} == {op}
         find(epilogue_ops(), lambda drawn, op=op: type(drawn) is op, settings=SEARCH)
+
+
+def test_every_row_statistic_is_drawn_where_a_cta_may_own_a_row():
+    for op in ROW_STATISTICS.values():
+        assert {type(drawn) for drawn in sample(row_statistics(op), 3)} == {op}
+        find(
+            gemm_specs(n=st.just(MOST_OWNED)),
+            lambda spec, op=op: op in map(type, spec.epilogue),
+            settings=SEARCH,
+        )
+    for spec in sample(gemm_specs(n=st.just(MOST_OWNED + 1)), 40):
+        assert not {*map(type, spec.epilogue)} & {*ROW_STATISTICS.values()}
 
 
 @given(chains(2, 8))

@@ -344,12 +344,13 @@ def test_support_has_every_rule_op_and_field():
     from attrs import fields
 
     from tilegen.epilogue import OPS
+    from tilegen.row_statistics import ROW_STATISTICS
     from tilegen.rules.gemm import RULES
 
     page = support.markdown()
     for word in (*(rule.id for rule in RULES), *(f.name for f in fields(tg.GemmSchedule))):
         assert f"| `{word}` |" in page
-    for op in OPS:
+    for op in (*OPS, *ROW_STATISTICS):
         assert f"| `{op}(" in page
     gemm = {row["field"]: row for row in support.support("gemm")[0].to_json()}
     assert gemm["`layout`"]["takes"] == "`'nn'`, `'nt'`, `'tn'`, `'tt'`"

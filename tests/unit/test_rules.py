@@ -28,6 +28,8 @@ SCHEDULE = tg.GemmSchedule(
 )
 
 WS = {"variant": "warp_specialized"}
+NARROW = tg.Gemm(m=1024, n=200, k=1024, dtype="bfloat16", layout="nt")
+ROWS = {"spec": NARROW | tg.RowSoftmax(0.5), "block_n": 256}
 
 
 def program(spec=SPEC, target="sm_90a", **changes):
@@ -109,6 +111,17 @@ REFUSED = [
      "try block_k=32"),
     ("grid-extent", {**WS, "spec": evolve(SPEC, m=2**31 - 1, n=2**20)}, "block_n",
      "makes a grid of", "try "),
+    ("row-owner", {**ROWS, "block_n": 128}, "block_n", "RowSoftmax(0.5) needs all 200 columns of a "
+     "row in the tile of one CTA, which has 128", "try block_n="),
+    ("row-owner", {"spec": SPEC | tg.RowAmax(), "block_n": 256}, "block_n", "RowAmax() needs all "
+     "1024 columns of a row in the tile of one CTA, which has 256; TMA of sm_90a limits it to 256",
+     "no change"),
+    ("row-owner", {**ROWS, "target": "sm_80", "threads": 256, "policy": "full_col"}, "policy",
+     "splits a 64 x 256 tile over 1 x 8 warps; a row is combined over 1, 2 or 4", "try "),
+    ("row-owner", {**ROWS, "target": "sm_80", "threads": 192, "block_m": 48}, "policy",
+     "over 3 x 2 warps", "try "),
+    ("row-owner", {**ROWS, **WS, "block_m": 16}, "variant", "multiplies the transpose of a 16 x "
+     "256 tile, whose rows, of which RowSoftmax(0.5) needs all columns", "try "),
     ("target-variant", {"target": "gfx942", "num_stages": 1, "spec": SPEC | tg.Silu()}, "epilogue",
      "T.fast_rcp, which TileLang lacks on gfx942", ""),
 ]  # fmt: skip
@@ -166,6 +179,21 @@ LEGAL = [
     {"spec": evolve(SPEC | tg.Relu(), numerics="eager")},
     {"target": "gfx942", "num_stages": 1},
     {"target": "gfx942", "num_stages": 1, "threads": 64, "block_m": 16, "block_n": 16},
+    ROWS,
+    {**ROWS, "block_n": 208},
+    {**ROWS, "target": "sm_80", "policy": "full_col"},
+    {**ROWS, "target": "sm_80", "threads": 96, "block_m": 48, "block_n": 208},
+    {**ROWS, "spec": evolve(NARROW, n=256) | tg.RowAmax() | tg.RowSumSquares()},
+    {
+        **ROWS,
+        "spec": evolve(NARROW, n=304) | tg.RowAmax(),
+        "block_n": 304,
+        "block_m": 16,
+        "threads": 64,
+        "target": "sm_80",
+    },
+    {**ROWS, **WS},
+    {**ROWS, **WS, "block_m": 128, "threads": 256, "policy": "full_row"},
     WS,
     {**WS, "block_m": 16},
     {**WS, "num_stages": 16, "block_k": 32},

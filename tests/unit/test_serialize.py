@@ -7,6 +7,7 @@ import pytest
 import tilegen as tg
 from tilegen.epilogue import OPS
 from tilegen.expr import Call, Const, Expr, Var
+from tilegen.row_statistics import ROW_STATISTICS
 
 FP16 = {"m": 64, "n": 32, "k": 16, "dtype": "float16"}
 ROWS = tg.dyn("rows", multiple_of=8, hint=64)
@@ -26,6 +27,9 @@ EVERY_OP = (
     tg.Map(lambda x: x * (x + 3).clamp(0, 6) / 6),
     tg.Cast("bfloat16"),
     tg.Store("pre", "float32"),
+    tg.RowAmax(name="largest"),
+    tg.RowSoftmax(0.125),
+    tg.RowSumSquares(),
 )
 SPEC = tg.Gemm(**{**FP16, "m": ROWS}, layout="tt", out_dtype="bfloat16", numerics="eager",
                epilogue=EVERY_OP)  # fmt: skip
@@ -39,7 +43,7 @@ VALUES = {"spec": SPEC, "schedule": SCHEDULE, "plain": PLAIN, "program": PROGRAM
 
 
 def test_every_op_is_saved_here():
-    assert {type(op) for op in EVERY_OP} == set(OPS.values())
+    assert {type(op) for op in EVERY_OP} == {*OPS.values(), *ROW_STATISTICS.values()}
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)

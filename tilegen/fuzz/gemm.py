@@ -11,9 +11,12 @@ from hypothesis.strategies import SearchStrategy
 from tilegen.epilogue import EpilogueOp
 from tilegen.expr import Call, Expr
 from tilegen.fuzz.drawing import Fuzzed, redrawn, sizes_near
+from tilegen.row_statistics import RowAmax
+from tilegen.schedules.gemm_rows import owns_rows
 from tilegen.segments import segments
 from tilegen.specs.gemm import Gemm
 from tilegen.strategies import dyns, gemm_specs
+from tilegen.strategies_row_statistics import MOST_OWNED, with_row_statistics
 
 _EXACT = frozenset(
     "add sub mul neg relu clamp abs sign where minimum maximum square lt le gt ge eq ne "
@@ -29,28 +32,33 @@ def specs(
     The sizes of that one are among those drawn where they are within the limit.
     """
     near = sizes_near(limit)
+    owned = sizes_near(min(limit, MOST_OWNED)).filter(bool)
     if like is None:
         drawn = gemm_specs(m=near | dyns(), n=near, k=near, epilogue=chain)
         square = drawn.map(lambda spec: evolve(spec, m=spec.n))  # no shape tells its axes apart
-        return st.one_of(drawn, drawn, drawn, square)
+        rows = gemm_specs(m=near | dyns(), n=owned, k=near, epilogue=with_row_statistics(chain))
+        return st.one_of(drawn, drawn, drawn, square, rows)
     own = {name: getattr(like, name) for name in ("m", "n", "k")}
+    drawn = {name: owned if name == "n" and owns_rows(like) else near for name in own}
     return redrawn(
         like,
         {
-            name: near | st.just(size) if isinstance(size, int) and size <= limit else near
-            for name, size in own.items()
+            name: some | st.just(own[name]) if _is_within(own[name], limit) else some
+            for name, some in drawn.items()
         },
     )
 
 
+def _is_within(size: object, limit: int) -> bool:
+    return isinstance(size, int) and size <= limit
+
+
 def is_exact(spec: Gemm) -> bool:
     """Return whether the chain has sums, products and choices only: exact on small integers."""
-    steps = (
-        step.value
-        for segment in segments(spec.epilogue, spec.numerics, spec.out_dtype)
-        for step in segment.steps
-    )
-    return all(map(exact, steps))
+    parts = segments(spec.epilogue, spec.numerics, spec.out_dtype)
+    if any(segment.row and not isinstance(segment.row, RowAmax) for segment in parts):
+        return False
+    return all(exact(step.value) for segment in parts for step in segment.steps)
 
 
 def exact(expr: Expr) -> bool:

@@ -9,6 +9,7 @@ from tilegen.dtypes import DType
 from tilegen.expr_print import to_torch
 from tilegen.geometry.gemm_tiles import GemmTiles
 from tilegen.geometry.roles import Roles
+from tilegen.geometry.row_statistics import RowStatistics
 from tilegen.specs.operands import Operand
 
 
@@ -117,6 +118,11 @@ class GemmGeometry(GemmTiles):
     def roles(self) -> Roles:
         """Names and arguments of the warpgroups of a ``warp_specialized`` kernel."""
         return Roles(self)
+
+    @property
+    def row_statistics(self) -> RowStatistics:
+        """How the kernel takes statistics of the rows of its tile."""
+        return RowStatistics(self)
 
     @property
     def swizzle_layout(self) -> str:

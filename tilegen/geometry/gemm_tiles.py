@@ -12,6 +12,7 @@ from tilegen.dtypes import DType
 from tilegen.expr import Expr
 from tilegen.expr_print import functions
 from tilegen.geometry import specialized, warps
+from tilegen.geometry.row_statistics import row_ops
 from tilegen.geometry.shared import Stored, auto_swizzle
 from tilegen.schedules.fields import Rasterization
 from tilegen.schedules.gemm import GemmSchedule
@@ -89,10 +90,12 @@ class GemmTiles:
 
     @property
     def stores(self) -> tuple[Stored, ...]:
-        """How each output leaves the CTA, in the order of the chain's segments."""
+        """How each output of the tile's shape leaves the CTA, in the order of the chain."""
         tiles: dict[DType, str] = {}
         stores = []
         for segment in self.segments:
+            if segment.row:
+                continue
             output = self.output(segment.store)
             first = output.dtype not in tiles
             tile = tiles.setdefault(output.dtype, f"{output.name}_shared")
@@ -100,6 +103,10 @@ class GemmTiles:
             unaligned = self.access_of(output.name) == "unaligned"
             stores.append(Stored(output, tile if staged else "", first and staged, unaligned))
         return tuple(stores)
+
+    def stored(self, name: str) -> Stored:
+        """Return how the output of that name leaves the CTA."""
+        return next(stored for stored in self.stores if stored.output.name == name)
 
     def calls(self, function: str) -> bool:
         """Return whether the chain prints a call of a TileLang function."""
@@ -286,7 +293,15 @@ class GemmTiles:
             ring += ceil(tile / TMA_ALIGNMENT) * TMA_ALIGNMENT if by_tma else tile
         tiles = (x for x in self.stores if (x.allocates if self.specialized else x.tile))
         staged = [s.block_m * s.block_n * x.output.dtype.bytes for x in tiles]
-        return ring + sum(staged) if self.specialized else max(ring, *staged, 0)
+        if self.specialized:
+            return ring + sum(staged)
+        return max(ring, *staged, self.exchange_bytes)
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Shared memory in which the warps that share a row exchange what they found of it."""
+        split = self.warps is not None and self.warps[1] > 1
+        return 4 * self.schedule.threads if split and row_ops(self.spec) else 0
 
     @property
     def acc_registers(self) -> int:

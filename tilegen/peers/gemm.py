@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from tilegen.epilogue import Bias, EpilogueOp, Gelu, Map, Relu, Store, operand_kind
+from tilegen.epilogue import Bias, Gelu, Map, Relu, Store, operand_kind
 from tilegen.errors import SpecError
 from tilegen.operands import torch_dtype
 from tilegen.peers.expr import torch_function
 from tilegen.race import Bind, Tensors
 from tilegen.reference.gemm import factors, torch_step
+from tilegen.row_statistics import GemmOp, RowAmax, RowSumSquares
 from tilegen.specs.gemm import Gemm
 
 
@@ -69,7 +70,7 @@ def cublas(spec: Gemm) -> Bind:
     return bind
 
 
-def _cublas_step(op: EpilogueOp) -> str:
+def _cublas_step(op: GemmOp) -> str:
     if op in (Bias(name=getattr(op, "name", "bias")), Relu(), Gelu("tanh")):
         return type(op).__name__.lower()
     return "none"
@@ -94,7 +95,7 @@ def _eager(spec: Gemm) -> Callable[[Tensors], dict[str, torch.Tensor]]:
         outputs = {}
         for stored, name, step in parts:
             if stored:
-                outputs[stored] = x
+                outputs[stored] = step(x, None)
             else:
                 x = step(x, _shaped(operands[name], columns[name]) if name else None)
         return {name: value.to(kinds[name]) for name, value in {"out": x, **outputs}.items()}
@@ -106,10 +107,13 @@ def _shaped(operand: torch.Tensor, is_column: bool) -> torch.Tensor:
     return operand[:, None] if is_column else operand
 
 
-def _part(op: EpilogueOp, operand: str) -> tuple[str, str, Callable[..., Any]]:
+def _part(op: GemmOp, operand: str) -> tuple[str, str, Callable[..., Any]]:
     """Return where a value is stored, the name of an operand, and the step; "" for none."""
     if isinstance(op, Store):
-        return op.name, "", torch.Tensor.clone
+        return op.name, "", lambda x, _: x
+    if isinstance(op, (RowAmax, RowSumSquares)):
+        apply = torch_step(op)
+        return op.name, "", lambda x, _: apply(x.float(), None)
     if isinstance(op, Map):
         apply = torch_function(op.fn, ("x",))
         return "", "", lambda x, _: apply(x)

@@ -15,7 +15,6 @@ from tilegen.epilogue import (
     Bias,
     Cast,
     Clamp,
-    EpilogueOp,
     Gelu,
     Map,
     Multiply,
@@ -32,13 +31,15 @@ from tilegen.epilogue import (
 from tilegen.operands import shape_of, torch_dtype
 from tilegen.reference.bounds import FP32_MAX, UNIT, Interval, interval
 from tilegen.reference.expr import evaluate
+from tilegen.reference.row_bounds import row_bounds
+from tilegen.row_statistics import GemmOp, RowAmax, RowSoftmax, RowSumSquares
 from tilegen.segments import segments
 from tilegen.specs.gemm import Gemm
 
 Tensors = Mapping[str, torch.Tensor]
 
 _SLAB = 2**24  # elements of the output whose tolerance is worked out at once
-_STEPS: dict[type[EpilogueOp], Callable[[Any, torch.Tensor, Any], torch.Tensor]] = {
+_STEPS: dict[type[GemmOp], Callable[[Any, torch.Tensor, Any], torch.Tensor]] = {
     Bias: lambda op, x, bias: x + bias,
     Scale: lambda op, x, scale: x * (op.value if scale is None else scale),
     Residual: lambda op, x, residual: x + op.beta * residual,
@@ -52,6 +53,9 @@ _STEPS: dict[type[EpilogueOp], Callable[[Any, torch.Tensor, Any], torch.Tensor]]
     Clamp: lambda op, x, _: torch.clamp(x, op.min, op.max),
     Map: lambda op, x, _: evaluate(op.fn, {"x": x}),
     Cast: lambda op, x, _: _rounded(x, op.dtype),
+    RowSoftmax: lambda op, x, _: torch.softmax(op.scale * x, -1),
+    RowAmax: lambda op, x, _: x.abs().amax(-1),
+    RowSumSquares: lambda op, x, _: x.square().sum(-1),
 }
 
 
@@ -59,7 +63,7 @@ def _rounded(x: torch.Tensor, dtype: DType) -> torch.Tensor:
     return x.to(torch_dtype(dtype)).to(x.dtype)
 
 
-def torch_step(op: EpilogueOp) -> Callable[[torch.Tensor, Any], torch.Tensor]:
+def torch_step(op: GemmOp) -> Callable[[torch.Tensor, Any], torch.Tensor]:
     """Return an op as a function of the running value and of its operand's tensor, or None."""
     return partial(_STEPS[type(op)], op)
 
@@ -80,7 +84,7 @@ def _over_tile(spec: Gemm, operands: Tensors, dtype: torch.dtype) -> dict[str, t
 
 
 def reference(spec: Gemm, operands: Tensors, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return each output of ``spec`` by name, (m, n), computed and returned in ``dtype``.
+    """Return each output of ``spec`` by name, computed and returned in ``dtype``.
 
     Args:
         spec: The spec.
@@ -98,6 +102,9 @@ def reference(spec: Gemm, operands: Tensors, dtype: torch.dtype) -> dict[str, to
     for op in spec.epilogue:
         if isinstance(op, Store):
             outputs[op.name] = x
+            continue
+        if isinstance(op, (RowAmax, RowSumSquares)):
+            outputs[op.name] = torch_step(op)(x, None)
             continue
         x = torch_step(op)(x, next(own) if operand_kind(op) else None)
         if eager and not isinstance(op, Cast):
@@ -130,7 +137,7 @@ def inputs(
 def tolerances(spec: Gemm, operands: Tensors, expected: Tensors) -> dict[str, torch.Tensor]:
     """Return how far each output may be from ``expected`` before its final rounding.
 
-    One float64 bound an element, (m, n); infinite where a sound kernel may overflow fp32 or may
+    One float64 bound an element; infinite where a sound kernel may overflow fp32 or may
     pass an undefined point, such as the pole of a reciprocal. u = 2^-24.
 
     *Product.* Tensor cores multiply exactly, add d products at a time to the fp32 accumulator,
@@ -144,7 +151,8 @@ def tolerances(spec: Gemm, operands: Tensors, expected: Tensors) -> dict[str, to
     exact and of the cut operands.
 
     *Chain.* `tilegen.reference.bounds` carries the interval through each step, the roundings of
-    ``Cast`` and of ``numerics="eager"`` included, and widens it by the error of the step itself.
+    ``Cast`` and of ``numerics="eager"`` included, and widens it by the error of the step itself;
+    `tilegen.reference.row_bounds` does for steps that need whole rows.
 
     *Final rounding* is left to the comparison: a value is sound if it lies between the rounded
     ends of ``expected`` ± tolerance.
@@ -179,7 +187,11 @@ def _outputs(spec: Gemm, operands: Tensors) -> dict[str, Interval]:
     for segment in segments(spec.epilogue, spec.numerics, spec.out_dtype):
         for step in segment.steps:
             values["x"] = interval(step.value, values)
-        outputs[segment.store] = values["x"]
+        found = row_bounds(segment.row, values["x"]) if segment.row else values["x"]
+        if segment.store:
+            outputs[segment.store] = found
+        else:
+            values["x"] = found
     return outputs
 
 

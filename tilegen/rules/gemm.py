@@ -16,12 +16,13 @@ from tilegen.rules.gemm_registers import (
     register_estimate,
     register_limit,
 )
+from tilegen.rules.gemm_rows import RULE as ROW_OWNER
+from tilegen.rules.gemm_rows import TMA_BOX
 from tilegen.rules.gemm_specialized import RULE as WARP_SPECIALIZED
 from tilegen.rules.rule import Rule, Violation
 
 MAX_GRID_X = 2**31 - 1
 BARRIER_BYTES = 1024  # static shared memory of the mbarriers, rounded up to its alignment
-TMA_BOX = 256
 
 
 def _target(g: GemmGeometry) -> Iterator[Violation]:
@@ -219,6 +220,7 @@ RULES = (
     Rule("no-effect", "A field without effect is refused, never dropped.", _numerics),
     Rule("target-variant", "What the target cannot run is refused.", _target),
     WARP_SPECIALIZED,
+    ROW_OWNER,
     Rule("tma-box", "The copy engine moves boxes of at most 256 elements a side.", _tile),
     Rule("k-atom", "A block_k off the MMA depth drops part of k silently (H09a, H09b).", _k_atom),
     Rule(

@@ -12,6 +12,7 @@ from tilegen.dims import Dyn
 from tilegen.expr import variables
 from tilegen.expr_print import calls_long_function
 from tilegen.geometry.gemm import GemmGeometry
+from tilegen.geometry.row_statistics import row_fragments
 from tilegen.geometry.specialized import REGISTERS
 from tilegen.segments import Step
 from tilegen.specs.operands import Operand
@@ -53,7 +54,14 @@ def register_estimate(g: GemmGeometry) -> int:
     loads = 0 if g.warp_specialized else _loads(g)
     # The chain starts when the loads are over, the stores when the accumulator is staged.
     base = _mainloop(g)
+    chain += _rows(g)
     return max(g.acc_registers + base + max(loads, chain), base + _stores(g))
+
+
+def _rows(g: GemmGeometry) -> int:
+    """Return registers of row statistics: a thread holds two rows of each 16 of its warp."""
+    rows = g.schedule.block_m // (g.warps[0] if g.warps else 1) // 8
+    return rows * len(row_fragments(g.spec))
 
 
 def producer_registers(g: GemmGeometry) -> int:

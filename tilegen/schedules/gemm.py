@@ -13,6 +13,7 @@ from tilegen.dims import hint
 from tilegen.schedules.fields import UNSET, Rasterization, Unset, one_of, positive, rasterization
 from tilegen.schedules.fields import describe as _describe
 from tilegen.schedules.gemm_cost import SPECIALIZED_TILES, TILES, cost_us, tile_count
+from tilegen.schedules.gemm_rows import owns_rows, row_tiles, widths
 from tilegen.specs.gemm import Gemm
 from tilegen.targets import Target
 
@@ -129,8 +130,9 @@ def _complete_specialized(spec: Gemm, target: Target, tile: tuple[int, int, int]
 
 
 def _ranked(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
+    served = row_tiles(spec, target) if owns_rows(spec) else TILES[target.wgmma]
     tiles = sorted(
-        (_complete(spec, target, tile) for tile in TILES[target.wgmma] if _swizzles(spec, tile)),
+        (_complete(spec, target, tile) for tile in served if _swizzles(spec, tile)),
         key=lambda schedule: cost_us(spec, target, schedule),
     )
     rest = []
@@ -152,6 +154,7 @@ def _lightest(schedule: GemmSchedule, spec: Gemm, target: Target) -> Iterator[Ge
     What a partial schedule fixes may leave no preferred tile; one of these is legal if any is.
     """
     names = ("block_m", "block_n", "threads", "policy")
+    options = {**OPTIONS, "block_n": widths(spec)} if owns_rows(spec) else OPTIONS
     found = [
         evolve(
             schedule,
@@ -159,7 +162,7 @@ def _lightest(schedule: GemmSchedule, spec: Gemm, target: Target) -> Iterator[Ge
             block_k=min(spec.dtype.mma_k, schedule.block_k),
             num_stages=num_stages,
         )
-        for values in product(*(OPTIONS[name] for name in names))
+        for values in product(*(options[name] for name in names))
         for num_stages in {min(1, schedule.num_stages), 0}
     ]
     yield from sorted(found, key=lambda schedule: cost_us(spec, target, schedule))

@@ -12,6 +12,7 @@ from tilegen.dims import Dim, Dyn, coordinate, size
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import OPS, Cast, EpilogueOp, Store, operand_dtype, operand_kind, operand_name
 from tilegen.errors import SpecError
+from tilegen.row_statistics import ROW_STATISTICS, GemmOp, RowAmax, RowSumSquares
 from tilegen.specs.operands import Operand, check_names
 
 
@@ -42,30 +43,58 @@ def chain(value: object, spec: Any) -> tuple[EpilogueOp, ...]:
     """Return the chain in canonical form: identities dropped, default dtypes as None.
 
     Raises:
-        SpecError: One of its parts is no op.
+        SpecError: One of its parts is no op, or needs whole rows of a product.
     """
     ops: list[EpilogueOp] = []
-    given: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    for op in given:
-        if type(op) not in OPS.values():
-            raise SpecError(
-                "is not an epilogue op",
-                rule="epilogue",
-                field="epilogue",
-                value=op,
-                hint="use ops such as tg.Bias() or tg.Map(fn)",
+    for op in _given(value):
+        if type(op) in ROW_STATISTICS.values():
+            raise _refused(
+                f"needs whole rows of a product, and {type(spec).__name__} computes none",
+                "epilogue",
+                op,
+                "use it in the chain of tg.Gemm; tg.Softmax and tg.Reduce serve rows in memory",
             )
-        if isinstance(op, Cast):
-            if op.dtype != DType.float32:  # the running value is fp32 already
-                ops.append(op)
+        ops += _canonical(op, spec)
+    return tuple(ops)
+
+
+def gemm_chain(value: object, spec: Any) -> tuple[GemmOp, ...]:
+    """Return a chain that may have row statistics, in canonical form as that of `chain`.
+
+    Raises:
+        SpecError: One of its parts is no op, or an output of rows without columns.
+    """
+    ops: list[GemmOp] = []
+    for op in _given(value):
+        if type(op) not in ROW_STATISTICS.values():
+            ops += _canonical(op, spec)
             continue
-        default = spec.out_dtype
-        if operand_kind(op):
-            default = operand_dtype(evolve(op, dtype=None), spec.dtype)
-        if getattr(op, "dtype", None) == default:
-            op = evolve(op, dtype=None)
+        if spec.n == 0 and isinstance(op, (RowAmax, RowSumSquares)):
+            hint = "drop it where rows are empty"
+            raise _refused(f"leaves {op!r} no column to take it of", "n", spec.n, hint)
         ops.append(op)
     return tuple(ops)
+
+
+def _given(value: object) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _refused(message: str, name: str, value: object, hint: str) -> SpecError:
+    return SpecError(message, rule="epilogue", field=name, value=value, hint=hint)
+
+
+def _canonical(op: Any, spec: Any) -> tuple[EpilogueOp, ...]:
+    """Return an op in canonical form, or nothing where it changes nothing."""
+    if type(op) not in OPS.values():
+        hint = "use ops such as tg.Bias() or tg.Map(fn)"
+        raise _refused("is not an epilogue op", "epilogue", op, hint)
+    if isinstance(op, Cast):  # the running value is fp32 already
+        return (op,) if op.dtype != DType.float32 else ()
+    default = spec.out_dtype
+    if operand_kind(op):
+        default = operand_dtype(evolve(op, dtype=None), spec.dtype)
+    return (evolve(op, dtype=None) if getattr(op, "dtype", None) == default else op,)
 
 
 def numerics(value: object, spec: Any) -> object:
@@ -93,12 +122,17 @@ def chain_operands(spec: Any, m: Dim, n: Dim) -> tuple[Operand, ...]:
 
 
 def stored(spec: Any, m: Dim, n: Dim) -> tuple[Operand, ...]:
-    """Return ``out``, then the extra outputs of the chain's ``Store`` ops in order; all (m, n)."""
-    stores = (op for op in spec.epilogue if isinstance(op, Store))
-    return (
-        Operand("out", (m, n), spec.out_dtype, "tile"),
-        *(Operand(op.name, (m, n), op.dtype or spec.out_dtype, "tile") for op in stores),
-    )
+    """Return ``out``, (m, n), then the extra outputs of the chain in order.
+
+    Those of ``Store`` ops are (m, n) too, those of row statistics (m,).
+    """
+    outputs = [Operand("out", (m, n), spec.out_dtype, "tile")]
+    for op in spec.epilogue:
+        if isinstance(op, Store):
+            outputs.append(Operand(op.name, (m, n), op.dtype or spec.out_dtype, "tile"))
+        elif isinstance(op, (RowAmax, RowSumSquares)):
+            outputs.append(Operand(op.name, (m,), DType.float32, "column_vector"))
+    return tuple(outputs)
 
 
 def moved_bytes(spec: Any, sizes: Mapping[str, int]) -> int:

@@ -9,13 +9,13 @@ from attrs import Converter, evolve, field, frozen
 
 from tilegen.dims import Dim, Dyn, extent, size
 from tilegen.dtypes import DType, dtype
-from tilegen.epilogue import EpilogueOp
 from tilegen.errors import SpecError
 from tilegen.fields import one_of
 from tilegen.reprs import compact_repr
+from tilegen.row_statistics import GemmOp
 from tilegen.specs.chain import (
-    chain,
     chain_operands,
+    gemm_chain,
     moved_bytes,
     names_are_unique,
     numerics,
@@ -57,7 +57,8 @@ class Gemm:
         out_dtype: Element type of the output; None is ``dtype``.
         compute: ``"tf32"`` for float32 operands, None otherwise. Tensor cores read the upper
             19 bits of a float32 and drop the rest.
-        epilogue: The chain, applied from left to right.
+        epilogue: The chain, applied from left to right; row statistics such as ``RowSoftmax`` need
+            tiles as wide as n.
         numerics: ``"fused"`` keeps fp32 from the accumulator to the one rounding of each output;
             ``"eager"`` rounds the product and each chain step to ``out_dtype``.
 
@@ -72,8 +73,8 @@ class Gemm:
     layout: Layout = field(default="nn", validator=one_of("nn", "nt", "tn", "tt"))
     out_dtype: DType = field(default=None, converter=Converter(out_dtype, takes_self=True))
     compute: Literal["tf32"] | None = field(default=None, validator=_compute_fits)
-    epilogue: tuple[EpilogueOp, ...] = field(
-        default=(), converter=Converter(chain, takes_self=True), validator=names_are_unique
+    epilogue: tuple[GemmOp, ...] = field(
+        default=(), converter=Converter(gemm_chain, takes_self=True), validator=names_are_unique
     )
     numerics: Literal["fused", "eager"] = field(
         default="fused",
@@ -86,7 +87,7 @@ class Gemm:
         same = self.out_dtype == self.dtype
         return compact_repr(self, hidden={"out_dtype"} if same else set())
 
-    def __or__(self, op: EpilogueOp) -> Gemm:
+    def __or__(self, op: GemmOp) -> Gemm:
         """Return this spec with ``op`` appended to its chain."""
         return evolve(self, epilogue=(*self.epilogue, op))
 
@@ -108,7 +109,7 @@ class Gemm:
 
     @property
     def outputs(self) -> tuple[Operand, ...]:
-        """``out``, then the extra outputs of the chain's ``Store`` ops in order; all (m, n)."""
+        """``out``, (m, n), then the extra outputs of the chain in order."""
         return stored(self, self.m, self.n)
 
     @property

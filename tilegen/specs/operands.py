@@ -54,7 +54,7 @@ RESERVED = frozenset(
     "print out dtype sizes seed level checks make_linear_layout make_half_bank_swizzled_layout "
     "make_quarter_bank_swizzled_layout "
     "sms cta tiles tiles_m tiles_n origin produce consume group first wave step slot m0 n0 "
-    "full empty tx".split()
+    "full empty tx row_max row_sum row_nan held".split()
 )
 
 

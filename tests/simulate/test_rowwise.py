@@ -8,6 +8,7 @@ import torch
 import tilegen as tg
 from tilegen.compile import prim_func
 from tilegen.errors import RefusedError
+from tilegen.reference import reference
 from tilegen.simulate import prepare
 
 torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
@@ -63,6 +64,15 @@ def hard():
 @pytest.mark.parametrize("program", [*legal()])
 def test_hard_rows_are_as_in_torch(program):
     assert tg.verify(program, on="cpu", level="scheduled", operands={"input": hard()}).ok
+
+
+@pytest.mark.parametrize(("cols", "correction"), [(1, 1), (2, 3)])
+def test_the_variance_of_too_few_elements_is_that_of_torch(cols, correction):
+    spec = tg.Reduce(rows=3, cols=cols, op="var", dtype="bfloat16", correction=correction)
+    operands = {"input": torch.ones(3, cols, dtype=torch.bfloat16)}
+    assert reference(spec, **operands).isnan().all()
+    program = tg.build(spec, target="sm_90a", schedule="default")
+    assert tg.verify(program, on="cpu", operands=operands).ok
 
 
 def test_conditions_after_a_loss_are_scheduled_at_once():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -93,7 +94,10 @@ def _norm(
 def _reduced(spec: Reduce, x: torch.Tensor) -> torch.Tensor:
     if spec.map is not None:
         x = evaluate(spec.map, {"x": x})
-    return REDUCTIONS[spec.op](x, spec.axis, spec.correction)
+    with warnings.catch_warnings():
+        # Fewer elements than the correction give NaN or infinity, of which PyTorch warns too.
+        warnings.filterwarnings("ignore", message=r"(var|std)\(\): degrees of freedom")
+        return REDUCTIONS[spec.op](x, spec.axis, spec.correction)
 
 
 def _cross_entropy(

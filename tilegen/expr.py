@@ -156,6 +156,13 @@ def variables(expr: Expr) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for arg in args for name in variables(arg)))
 
 
+def called(expr: Expr) -> frozenset[str]:
+    """Return the names of the functions that the expression calls."""
+    if not isinstance(expr, Call):
+        return frozenset()
+    return frozenset((expr.fn,)).union(*map(called, expr.args))
+
+
 def to_json(expr: Expr) -> object:
     """Return nested lists: a number, ``["var", name]`` or ``[function, *arguments]``.
 

@@ -47,7 +47,6 @@ _TILELANG: dict[str, Form] = {
     "pow": ("T.pow({0}, {1})", "atom"),
     "sigmoid": (_SIGMOID, "atom"),
     "silu": (f"{{0:mul}} * {_SIGMOID}", "mul"),
-    "gelu_none": (f"0.5 * {{0:unary}} * (1.0 + T.erf({{0:mul}} * {_fp32(math.sqrt(0.5))}))", "mul"),
     "gelu_tanh": (
         "{0:mul} * T.fast_rcp(1.0 + T.exp2({0:mul} * "
         f"({_fp32(-_LINEAR)} - {_fp32(_CUBIC)} * ({{0:mul}} * {{0:unary}}))))",

@@ -226,6 +226,29 @@ def _softplus(x: Expr, beta: Expr, threshold: Expr) -> Expr:
     return _call("where", _call("gt", scaled, threshold), x, soft)
 
 
+_TAIL_SCALE = 0.25
+_TAIL = (0.09879879, 0.11235394, 0.024259606, 0.28216106, -0.26798045, 0.34210796, -0.0917009)
+_HALF_LOG2_E = 0.72134752
+
+
+def _gelu(x: Expr) -> Expr:
+    """Return x times the normal distribution function, without the branches of erf.
+
+    The probability beyond z = abs(x) is t P(t) exp(-z**2 / 2) with t = 1 / (1 + z / 4), a form of
+    Abramowitz and Stegun (7.1.26), here fitted: in exact arithmetic the error is below 1.1e-8, and
+    relative to the probability below 3e-5 up to z = 13. That of 1 + erf, which cancels, is larger
+    in fp32 from z = 3 on.
+    """
+    t = _call("reciprocal", _call("add", _ONE, _call("mul", Const(_TAIL_SCALE), _call("abs", x))))
+    series: Expr = Const(_TAIL[-1])
+    for coefficient in reversed(_TAIL[:-1]):
+        series = _call("add", Const(coefficient), _call("mul", t, series))
+    decay = _call("exp2", _call("mul", _call("mul", x, Const(-_HALF_LOG2_E)), x))
+    tail = _call("mul", _call("mul", t, series), decay)
+    beyond = _call("where", _call("gt", x, _ZERO), _call("sub", _ONE, tail), tail)
+    return _call("mul", x, beyond)
+
+
 _RULES: dict[str, Callable[..., Expr | None]] = {
     "add": _add,
     "sub": _sub,
@@ -244,6 +267,7 @@ _RULES: dict[str, Callable[..., Expr | None]] = {
     "leaky_relu": _leaky_relu,
     "elu": _elu,
     "softplus": _softplus,
+    "gelu_none": _gelu,
     "square": lambda x: _call("pow", x, Const(2.0)),
     "reciprocal": lambda x: _call("div", _ONE, x),
     "cast_float32": lambda x: x,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from tilegen.errors import RenderError
-from tilegen.expr import Expr
+from tilegen.expr import Expr, called
 from tilegen.expr_print import to_statements, to_torch_statements
 from tilegen.segments import Step
 
@@ -40,6 +40,10 @@ def policy(value: str) -> str:
 
 
 _LINE = 100
+_REMARKS = {
+    "gelu_none": "# The normal distribution function by a fit of its tail: erf takes a branch.",
+}
+"""Comments on functions whose text does not tell what it computes."""
 
 
 def statements(
@@ -55,13 +59,19 @@ def statements(
     uses = sum(len(re.findall(rf"\b{local}\b", text)) for text in (*lines, value))
     if uses == 1:
         return assigned(step.value, place, {**names, "x": place}, indent)
-    return [*([f"{local} = {place}"] if uses else []), *lines, f"{place} = {value}"]
+    first = [*_remarks(step.value), *([f"{local} = {place}"] if uses else [])]
+    return [*first, *lines, f"{place} = {value}"]
 
 
 def assigned(value: Expr, place: str, names: dict[str, str], indent: int) -> list[str]:
     """Return the lines that set ``place`` to an expression of ``names``."""
     bindings, text = to_statements(value, names, width=_LINE - indent - len(f"{place} = "))
-    return [*(f"{name} = {part}" for name, part in bindings), f"{place} = {text}"]
+    lines = [f"{name} = {part}" for name, part in bindings]
+    return [*_remarks(value), *lines, f"{place} = {text}"]
+
+
+def _remarks(value: Expr) -> list[str]:
+    return [_REMARKS[fn] for fn in sorted(called(value) & _REMARKS.keys())]
 
 
 def torch_statements(step: Step, names: dict[str, str], indent: int, local: str = "x") -> list[str]:

@@ -35,7 +35,7 @@ INTRINSICS = {
     "pow": r"powf\(",
     "sigmoid": r"tl::fast_rcp\(.*exp2f\(",
     "silu": r"tl::fast_rcp\(.*exp2f\(",
-    "gelu_none": r"erff\(",
+    "gelu_none": r"fabsf\(v\)",
     "gelu_tanh": r"tl::fast_rcp\(.*exp2f\(",
     "clamp": r"tl::clamp\(",
     "isnan": r"\(v != v\)",

@@ -143,7 +143,6 @@ PRINTED = {
         functional.silu,
         "acc[i, j] * T.fast_rcp(1.0 + T.exp2(acc[i, j] * -1.442695))",
     ),
-    "gelu": (functional.gelu, "0.5 * acc[i, j] * (1.0 + T.erf(acc[i, j] * 0.70710678))"),
     "gelu-tanh": (
         lambda x: functional.gelu(x, approximate="tanh"),
         "acc[i, j] * T.fast_rcp(1.0 + T.exp2(acc[i, j] * (-2.3022082"
@@ -185,6 +184,26 @@ def test_statements_bind_what_repeats():
         [("t0", "acc[i, j] * 2.0 + 1.0")],
         "t0 * T.fast_rcp(1.0 + T.exp2(t0 * -1.442695)) * (t0 * t0)",
     )
+
+
+def test_gelu_is_printed_without_branches_of_erf():
+    assert to_statements(trace(functional.gelu, "x"), {"x": "x"}, width=90) == (
+        [
+            ("t0", "1.0 / (1.0 + 0.25 * T.abs(x))"),
+            ("t1", "-0.26798045 + t0 * (0.34210796 + t0 * -0.0917009)"),
+            ("t2", "0.11235394 + t0 * (0.024259606 + t0 * (0.28216106 + t0 * t1))"),
+            ("t3", "t0 * (0.09879879 + t0 * t2) * T.exp2(x * -0.72134752 * x)"),
+        ],
+        "x * T.if_then_else(x > 0.0, 1.0 - t3, t3)",
+    )
+
+
+def test_gelu_keeps_its_tail_where_one_plus_erf_cancels():
+    x = torch.linspace(-9, 9, 20001, dtype=torch.float64)
+    expected = x * 0.5 * torch.special.erfc(-x / 2**0.5)
+    (gelu, *_) = printed(trace(functional.gelu, "x"), {"x": x, "y": x})
+    assert ((gelu - expected).abs() <= 1.2e-8 * x.abs()).all()
+    assert ((gelu - expected).abs() <= 3e-5 * expected.abs()).all()
 
 
 def test_statements_do_not_grow_with_repetition():

@@ -6,7 +6,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   b    (1024, 1024) bfloat16
   out  (1024, 1024) bfloat16
 spec: Gemm(m=1024, n=1024, k=1024, dtype='bfloat16', epilogue=(Cast('float16'), Gelu()))
-schedule: GemmSchedule(block_m=128, block_n=128, block_k=32, num_stages=3, threads=256,
+schedule: GemmSchedule(block_m=128, block_n=128, block_k=32, num_stages=3, threads=128,
           policy='full_row', rasterization=None, smem_swizzle='auto', epilogue_path='shared',
           variant='cp_async')
 """
@@ -29,7 +29,7 @@ def build():
         b: T.Tensor((K, N), "bfloat16"),
         out: T.Tensor((M, N), "bfloat16"),
     ):
-        with T.Kernel(T.ceildiv(N, BLOCK_N), T.ceildiv(M, BLOCK_M), threads=256) as (bn, bm):
+        with T.Kernel(T.ceildiv(N, BLOCK_N), T.ceildiv(M, BLOCK_M), threads=128) as (bn, bm):
             a_shared = T.alloc_shared((BLOCK_M, BLOCK_K), "bfloat16")
             b_shared = T.alloc_shared((BLOCK_K, BLOCK_N), "bfloat16")
             acc = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
@@ -49,8 +49,13 @@ def build():
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 acc[i, j] = T.cast(T.cast(acc[i, j], "float16"), "float32")
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                # The normal distribution function by a fit of its tail: erf takes a branch.
                 x = acc[i, j]
-                acc[i, j] = 0.5 * x * (1.0 + T.erf(x * 0.70710678))
+                t0 = 1.0 / (1.0 + 0.25 * T.abs(x))
+                t1 = -0.26798045 + t0 * (0.34210796 + t0 * -0.0917009)
+                t2 = 0.11235394 + t0 * (0.024259606 + t0 * (0.28216106 + t0 * t1))
+                t3 = t0 * (0.09879879 + t0 * t2) * T.exp2(x * -0.72134752 * x)
+                acc[i, j] = x * T.if_then_else(x > 0.0, 1.0 - t3, t3)
             T.copy(acc, out_shared)
             T.copy(out_shared, out[bm * BLOCK_M, bn * BLOCK_N])
 

@@ -40,6 +40,8 @@ class Barrier:
         self.released: Clock = {}
         # By agent, the step in which it last waited for the last completed phase, who, and where.
         self._waits: dict[int, tuple[int, str, int]] = {}
+        # Of every wait that is over, the phase, the agent, and its step.
+        self._returns: list[tuple[int, int, int]] = []
 
     @property
     def place(self) -> list[Range]:
@@ -63,6 +65,12 @@ class Barrier:
         """Record that a group's wait for the last completed phase is over."""
         merge(group.clock, self.released)
         self._waits[group.agent] = (group.step, group.name, line)
+        self._returns.append((group.waited[self], group.agent, group.step))
+
+    def known(self, clock: Clock) -> int:
+        """Return how many phases are complete for one who knows ``clock``: others waited."""
+        returns = (r for r in reversed(self._returns) if knows(clock, {r[1]: r[2]}))
+        return next((phase + 1 for phase, _, _ in returns), 0)
 
     def _require_returned(self, watch: Watch) -> None:
         """Check that the waits for the last completed phase return before this one completes."""
@@ -109,12 +117,14 @@ def wait_parity(group: Group, barrier: Barrier, parity: int, watch: Watch) -> St
     """Wait until the phase of a parity is complete: until the running phase is of the other one.
 
     The phase that is meant is the running one, or else the last completed one; where the last
-    one that the group waited for precedes neither, it has missed one.
+    one that the group waited for, or knows that others did, precedes neither, it has missed one.
     """
     site = watch.site
     if parity not in (0, 1):
         watch.fault("phase", barrier.name, barrier.place, f"parity {parity} is neither 0 nor 1")
     following = group.waited.get(barrier, -1) + 1
+    if barrier.phase > following:
+        following = max(following, barrier.known(group.clock))
     _require_seen(barrier, following, parity == following % 2, watch)
     meant = barrier.phase - 1
     if barrier.phase % 2 == parity:

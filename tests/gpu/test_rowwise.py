@@ -23,6 +23,7 @@ COLS += (16384, 102400, 131072, 1048576)
 REDUCTIONS = ("sum", "mean", "max", "min", "amax", "argmax", "argmin", "prod", "sum_squares")
 REDUCTIONS += ("l2", "logsumexp", "var", "std")
 DTYPES = ("bfloat16", "float16", "float32")
+ROWS = tg.dyn("rows", hint=33)
 
 
 def along_rows(rows, cols, dtype="bfloat16"):
@@ -40,29 +41,33 @@ def along_rows(rows, cols, dtype="bfloat16"):
     }
 
 
-def suite():
-    """Yield every kind at every column count, element types taking turns."""
-    for number, cols in enumerate(COLS):
-        for turn, name in enumerate(along_rows(33, cols)):
-            dtype = DTYPES[(number + turn) % 3]
-            yield along_rows(33, cols, dtype)[name], f"{name}-{cols}-{dtype}"
-
-
-def heights():
-    for rows, cols in product((0, 1, 3, 1000, 70000), (320, 1000)):
-        for name, spec in along_rows(rows, cols).items():
-            yield spec, f"{name}-{rows}x{cols}"
+KINDS = tuple(along_rows(ROWS, 1))
+# Every kind at every column count, element types taking turns.
+SUITE = {
+    (name, cols): along_rows(ROWS, cols, DTYPES[(number + turn) % 3])[name]
+    for number, cols in enumerate(COLS)
+    for turn, name in enumerate(KINDS)
+}
+# A static number of rows of one kind after another.
+STATIC = {
+    f"{name}-{rows}x{cols}": along_rows(rows, cols)[name]
+    for name, (rows, cols) in zip(KINDS, product((1, 3, 1000, 70000), (320, 1000)), strict=True)
+}
 
 
 def reductions():
-    for op, axis, dtype in product(REDUCTIONS, (-1, 0), DTYPES):
-        yield tg.Reduce(rows=1000, cols=577, op=op, axis=axis, dtype=dtype), f"{op}-{axis}-{dtype}"
+    """Yield reductions of normal values: down columns, and what hard rows leave out."""
+    for op, dtype in product(REDUCTIONS, DTYPES):
+        yield tg.Reduce(rows=1000, cols=577, op=op, axis=0, dtype=dtype)
     for op in REDUCTIONS:
-        yield tg.Reduce(rows=70000, cols=320, op=op, axis=0, dtype="bfloat16"), f"{op}-tall"
-        if op != "prod":  # of a million factors near 1, the product is 0 or infinite
-            yield tg.Reduce(rows=3, cols=1048576, op=op, dtype="bfloat16"), f"{op}-long"
+        yield tg.Reduce(rows=70000, cols=320, op=op, axis=0, dtype="bfloat16")
+    for dtype in DTYPES:  # infinite or 0 for the numbers of hard rows
+        yield tg.Reduce(rows=1000, cols=577, op="prod", dtype=dtype)
+    for op in ("mean", "min", "argmin", "l2", "logsumexp", "std"):
+        yield tg.Reduce(rows=3, cols=1048576, op=op, dtype="bfloat16")
 
 
+REDUCED = {f"{s.op}-{s.rows}x{s.cols}-{s.axis}-{s.dtype}": s for s in reductions()}
 QUANTIZE = tg.QuantizeRow("float8_e4m3")
 CHAIN = (tg.Bias(name="shift"), tg.Store("pre", "float32"), tg.Gelu("tanh"), tg.Residual(name="r"))
 VARIANTS = {
@@ -84,17 +89,47 @@ def chained(variant, dtype="bfloat16"):
 
 
 CHAINED = [(v, spec) for v in VARIANTS for spec in chained(v)]
-DYNAMIC = along_rows(tg.dyn("rows", hint=1000), 320)
+PLACES = (("registers", 320), ("registers", 1000), ("registers", 4097))
+PLACES += (("split", 102400), ("passes", 20000))
+
+
+def hard_cases():
+    """Yield each kind in each mainloop, of two element types in turn."""
+    others = [op for op in REDUCTIONS if op not in ("prod", "sum", "argmax", "var")]
+    names = [name for name in KINDS if name != "log_softmax_masked"] + others
+    for (number, place), (turn, name) in product(enumerate(PLACES), enumerate(names)):
+        for step in (0, 1):
+            dtype = DTYPES[(number + turn + step) % 3]
+            if name in KINDS:
+                yield *place, along_rows(ROWS, place[1], dtype)[name]
+            else:
+                yield *place, tg.Reduce(rows=ROWS, cols=place[1], op=name, dtype=dtype)
+
+
+HARD = [*hard_cases()]
+
+
+def quantized(cols, dtype):
+    spec = tg.RmsNorm(rows=16, cols=cols, dtype="bfloat16", eps=1e-5, affine=False)
+    return spec | tg.QuantizeRow(dtype)
+
+
+ODD_ROWS = [(name, cols) for cols in (1024, 102400) for name in KINDS]
 STRIDED = tg.LayerNorm(rows=200, cols=1024, dtype="float16", eps=1e-5, residual=True) | tg.Residual(
     name="skip"
 )
 LONG = tg.RmsNorm(rows=4194305, cols=512, dtype="float16", eps=1e-5)
 ACCURATE = [(name, dtype) for name in ("rmsnorm_silu", "softmax", "var") for dtype in DTYPES]
-SUITE, HEIGHTS, REDUCED = list(suite()), list(heights()), list(reductions())
-
-
-def ids(cases):
-    return {"argvalues": [spec for spec, _ in cases], "ids": [name for _, name in cases]}
+QUANTIZED = [(320, "float8_e4m3"), (1000, "float8_e5m2"), (20000, "float8_e4m3")]
+MASKED = {
+    cols: tg.Softmax(rows=8, cols=cols, dtype="bfloat16", mask="bool") for cols in (320, 20000)
+}
+LABELLED = {
+    vocab: tg.CrossEntropy(rows=6, vocab=vocab, dtype="bfloat16") for vocab in (1000, 128256)
+}
+WRITTEN = {rows: tg.Softmax(rows=rows, cols=1024, dtype="float16") for rows in (1, 200)}
+UPDATED = tg.RmsNorm(rows=300, cols=4096, dtype="bfloat16", eps=1e-6) | tg.Residual()
+CAPTURED = {cols: tg.Softmax(rows=4, cols=cols, dtype="bfloat16") for cols in (320, 102400)}
 
 
 def compile_text(text):
@@ -102,15 +137,30 @@ def compile_text(text):
     binary(tg.loads(text))
 
 
+def programs():
+    """Yield every program that the module runs, those of operands off their boundaries too."""
+    specs = [*SUITE.values(), *STATIC.values(), *REDUCED.values(), STRIDED, LONG, UPDATED]
+    specs += [along_rows(512, 2048, dtype)[name] for name, dtype in ACCURATE]
+    specs += [quantized(*case) for case in QUANTIZED]
+    for named in (MASKED, LABELLED, WRITTEN, CAPTURED):
+        specs += named.values()
+    yield from map(tg.build, specs)
+    for variant, spec in CHAINED:
+        yield of_variant(variant, spec)
+    for variant, _, spec in HARD:
+        yield of_variant(variant, spec)
+    for case in ODD_ROWS:
+        yield tg.build(SUITE[case]).with_access({"input": "unaligned"})
+    for spec in WRITTEN.values():
+        yield tg.build(spec).with_access({"out": "unaligned"})
+    for _, access in PLACED.values():
+        yield tg.build(STRIDED).with_access(access)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compiled_rows():
     """Compile everything the module runs, on all cores."""
-    specs = [spec for spec, _ in SUITE + HEIGHTS + REDUCED]
-    specs += [*DYNAMIC.values(), STRIDED, LONG]
-    specs += [spec for name, dtype in ACCURATE for spec in (along_rows(512, 2048, dtype)[name],)]
-    programs = [tg.build(spec) for spec in specs]
-    programs += [of_variant(variant, spec) for variant, spec in CHAINED]
-    texts = {p.digest: tg.dumps(p) for p in programs if not p.geometry.is_empty}
+    texts = {p.digest: tg.dumps(p) for p in programs() if not p.geometry.is_empty}
     started = time.perf_counter()
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         list(pool.map(compile_text, texts.values()))
@@ -133,19 +183,25 @@ def operands_of(spec, seed=0, **sizes):
 # --- values -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", **ids(SUITE))
-def test_every_column_count(spec):
-    assert tg.verify(kernel_of(spec)).ok
+@pytest.mark.parametrize("case", SUITE, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_every_column_count(case):
+    assert tg.verify(kernel_of(SUITE[case])).ok
 
 
-@pytest.mark.parametrize("spec", **ids(HEIGHTS))
-def test_every_row_count(spec):
-    assert tg.verify(kernel_of(spec), seed=1).ok
+@pytest.mark.parametrize("case", [(n, cols) for cols in (320, 1000) for n in KINDS], ids=str)
+def test_one_kernel_serves_any_number_of_rows(case):
+    for rows in (0, 1, 3, 1000, 70000):
+        assert tg.verify(kernel_of(SUITE[case]), sizes={"rows": rows}, seed=rows).ok
 
 
-@pytest.mark.parametrize("spec", **ids(REDUCED))
-def test_every_reduction(spec):
-    assert tg.verify(kernel_of(spec), seed=2).ok
+@pytest.mark.parametrize("name", STATIC)
+def test_a_static_number_of_rows(name):
+    assert tg.verify(kernel_of(STATIC[name]), seed=1).ok
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_every_reduction(name):
+    assert tg.verify(kernel_of(REDUCED[name]), seed=2).ok
 
 
 @pytest.mark.parametrize(("variant", "spec"), CHAINED)
@@ -153,13 +209,6 @@ def test_chains_in_every_mainloop(variant, spec):
     program = of_variant(variant, spec)
     assert program.schedule.variant == variant
     assert tg.verify(program, seed=3).ok
-
-
-@pytest.mark.parametrize("name", DYNAMIC)
-def test_one_kernel_serves_any_number_of_rows(name):
-    kernel = kernel_of(DYNAMIC[name])
-    for rows in (0, 1, 3, 33, 1000, 70000):
-        assert tg.verify(kernel, sizes={"rows": rows}, seed=rows).ok
 
 
 def test_more_than_2_to_the_31_elements():
@@ -197,52 +246,49 @@ def hard(dtype, cols, device="cuda"):
     return x
 
 
-@pytest.mark.parametrize("cols", [320, 1000, 4097, 20000, 102400])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_hard_rows_are_as_in_torch(dtype, cols):
-    x = hard(dtype, cols)
-    name = str(dtype).removeprefix("torch.")
-    specs = [
-        spec for key, spec in along_rows(16, cols, name).items() if key != "log_softmax_masked"
-    ]
-    specs += [tg.Reduce(rows=16, cols=cols, op=op, dtype=name) for op in REDUCTIONS if op != "prod"]
-    for spec in specs:
-        assert tg.verify(tg.build(spec), operands={"input": x}).ok
+def hard_id(case):
+    variant, cols, spec = case
+    name = spec.op if isinstance(spec, tg.Reduce) else type(spec).__name__
+    return f"{name}-{cols}-{variant}-{spec.dtype}"
 
 
-@pytest.mark.parametrize("cols", [320, 1000, 20000])
-@pytest.mark.parametrize("dtype", ["float8_e4m3", "float8_e5m2"])
-def test_hard_rows_are_quantized_as_in_torch(dtype, cols):
-    spec = tg.RmsNorm(rows=16, cols=cols, dtype="bfloat16", eps=1e-5, affine=False)
-    spec |= tg.QuantizeRow(dtype)
-    x = hard(torch.bfloat16, cols)
-    assert tg.verify(tg.build(spec), operands={"input": x}).ok
-    found = tg.build(spec).compile()(x)
+@pytest.mark.parametrize("case", HARD, ids=hard_id)
+def test_hard_rows_are_as_in_torch(case):
+    variant, cols, spec = case
+    operands = {"input": hard(getattr(torch, str(spec.dtype)), cols)}
+    assert tg.verify(of_variant(variant, spec), operands=operands).ok
+
+
+@pytest.mark.parametrize(("cols", "dtype"), QUANTIZED)
+def test_hard_rows_are_quantized_as_in_torch(cols, dtype):
+    kernel, x = kernel_of(quantized(cols, dtype)), hard(torch.bfloat16, cols)
+    assert tg.verify(kernel, operands={"input": x}).ok
+    found = kernel(x)
     assert (found.out[6].float() == 0).all()
     assert found.scale[6] == 0
     assert found.out[1].float().isnan().all()
 
 
-@pytest.mark.parametrize("cols", [320, 20000])
+@pytest.mark.parametrize("cols", MASKED)
 def test_rows_that_are_masked_out_are_nan(cols):
-    spec = tg.Softmax(rows=8, cols=cols, dtype="bfloat16", mask="bool")
+    kernel = kernel_of(MASKED[cols])
     mask = torch.ones(8, cols, dtype=torch.bool, device="cuda")
     mask[3], mask[4, 1:] = False, False
-    out = tg.build(spec).compile()(operands_of(spec)["input"], mask)
+    out = kernel(operands_of(MASKED[cols])["input"], mask)
     assert out[3].isnan().all()
     assert out[4, 0] == 1
-    assert tg.verify(tg.build(spec), operands={"mask": mask}).ok
+    assert tg.verify(kernel, operands={"mask": mask}).ok
 
 
-@pytest.mark.parametrize("vocab", [1000, 128256])
+@pytest.mark.parametrize("vocab", LABELLED)
 def test_labels_that_do_not_count_or_are_no_column(vocab):
-    spec = tg.CrossEntropy(rows=6, vocab=vocab, dtype="bfloat16", ignore_index=-100)
+    kernel = kernel_of(LABELLED[vocab])
     labels = torch.tensor([-100, 0, vocab - 1, vocab, -1, 5], device="cuda")
-    found = tg.build(spec).compile()(operands_of(spec)["input"], labels)
+    found = kernel(operands_of(LABELLED[vocab])["input"], labels)
     assert found.out[0] == 0
     assert found.out[3].isinf()
     assert found.out[4].isinf()
-    assert tg.verify(tg.build(spec), operands={"labels": labels}).ok
+    assert tg.verify(kernel, operands={"labels": labels}).ok
 
 
 # --- strides, addresses, outputs --------------------------------------------------------------
@@ -269,41 +315,41 @@ def transposed(tensor):
     return tensor.T.contiguous().T
 
 
+# Operands in other places, and how the kernel then reads those that it does not copy.
 PLACED = {
-    "columns": {"input": sliced},
-    "odd_columns": {"input": lambda t: sliced(t, 1, 2)},
-    "offset": {"input": lambda t: shifted(t, 3)},
-    "transposed": {"input": transposed},
-    "one_row": {"input": lambda t: t[:1].expand(t.shape)},
-    "residual_columns": {"residual": lambda t: sliced(t, 8, 16)},
-    "residual_offset": {"residual": lambda t: shifted(t, 1)},
-    "weight_of_one": {"weight": lambda t: t[:1].expand(t.shape)},
-    "bias_offset": {"bias": lambda t: shifted(t, 1)},
-    "skip_transposed": {"skip": transposed},
+    "columns": ({"input": sliced}, {"input": "strided"}),
+    "odd_columns": ({"input": lambda t: sliced(t, 1, 2)}, {"input": "unaligned"}),
+    "offset": ({"input": lambda t: shifted(t, 3)}, {"input": "unaligned"}),
+    "transposed": ({"input": transposed}, {}),
+    "one_row": ({"input": lambda t: t[:1].expand(t.shape)}, {"input": "unaligned"}),
+    "residual_columns": ({"residual": lambda t: sliced(t, 8, 16)}, {"residual": "strided"}),
+    "residual_offset": ({"residual": lambda t: shifted(t, 1)}, {"residual": "unaligned"}),
+    "weight_of_one": ({"weight": lambda t: t[:1].expand(t.shape)}, {"weight": "strided"}),
+    "bias_offset": ({"bias": lambda t: shifted(t, 1)}, {"bias": "strided"}),
+    "skip_transposed": ({"skip": transposed}, {"skip": "strided"}),
 }
 
 
-@pytest.mark.parametrize("changes", PLACED.values(), ids=PLACED)
-def test_strides_and_offsets(changes):
-    operands = operands_of(STRIDED)
+@pytest.mark.parametrize(("changes", "access"), PLACED.values(), ids=PLACED)
+def test_strides_and_offsets(changes, access):
+    kernel, operands = kernel_of(STRIDED), operands_of(STRIDED)
     placed = {name: changes.get(name, lambda t: t)(tensor) for name, tensor in operands.items()}
-    assert tg.verify(kernel_of(STRIDED), operands=placed).ok
+    found = kernel.plan(**placed).access
+    assert {name: read for name, read in found if read != "dense"} == access
+    assert tg.verify(kernel, operands=placed).ok
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("cols", [1024, 102400])
-def test_a_few_rows_off_their_boundaries(rows, cols):
-    for spec in along_rows(rows, cols, "float16").values():
-        operands = operands_of(spec)
-        operands["input"] = shifted(operands["input"], 1)
-        assert tg.verify(tg.build(spec), operands=operands).ok
+@pytest.mark.parametrize("case", ODD_ROWS, ids=str)
+def test_a_few_rows_off_their_boundaries(case, rows):
+    operands = operands_of(SUITE[case], rows=rows)
+    operands["input"] = shifted(operands["input"], 1)
+    assert tg.verify(kernel_of(SUITE[case]), operands=operands).ok
 
 
-@pytest.mark.parametrize("rows", [1, 200])
+@pytest.mark.parametrize("rows", WRITTEN)
 def test_outputs_off_their_boundaries(rows):
-    spec = tg.Softmax(rows=rows, cols=1024, dtype="float16")
-    x = operands_of(spec)["input"]
-    kernel = tg.build(spec).compile()
+    kernel, x = kernel_of(WRITTEN[rows]), operands_of(WRITTEN[rows])["input"]
     plain = kernel(x)
     for out in (shifted(torch.zeros_like(x), 3), sliced(torch.zeros_like(x), 1, 2)):
         kernel(x, out=out)
@@ -311,9 +357,7 @@ def test_outputs_off_their_boundaries(rows):
 
 
 def test_a_residual_may_be_updated_in_place():
-    spec = tg.RmsNorm(rows=300, cols=4096, dtype="bfloat16", eps=1e-6) | tg.Residual()
-    operands = operands_of(spec)
-    kernel = tg.build(spec).compile()
+    operands, kernel = operands_of(UPDATED), kernel_of(UPDATED)
     plain = kernel(**operands)
     kernel(**operands, out=operands["residual"])
     assert torch.equal(operands["residual"], plain)
@@ -342,10 +386,10 @@ def test_no_less_accurate_than_torch(name, dtype):
     assert errors[0] <= 1.25 * errors[1], errors  # sums in another order round differently
 
 
-@pytest.mark.parametrize("cols", [320, 102400])
+@pytest.mark.parametrize("cols", CAPTURED)
 def test_a_captured_graph_replays(cols):
-    spec = tg.Softmax(rows=4, cols=cols, dtype="bfloat16")
-    kernel, x = tg.build(spec).compile(), operands_of(spec)["input"]
+    spec = CAPTURED[cols]
+    kernel, x = kernel_of(spec), operands_of(spec)["input"]
     out = kernel(x)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -101,6 +101,7 @@ SMALL = gemm((128, 256, 192), (tg.Bias(), tg.Gelu("tanh")), "nt")
 LONG = gemm((2**31 // 512 + 65, 64, 512), (tg.Bias(),), "nt")
 WIDE = gemm((70000, 32768, 64), (tg.Bias(),), "nt")
 TINY = evolve(SMALL, m=64, n=64)
+NARROW = [gemm((20, n, 64), (), "nt") for n in (1, 2, 3, 4, 7, 12, 33)]
 EDGES = [
     gemm((16, 8, 16), (op,), "nn", "bfloat16", out_dtype="float32")
     for op in (tg.Relu(), tg.Clamp(-1, 1), tg.Silu(), tg.Sigmoid(), tg.Gelu(), tg.Gelu("tanh"))
@@ -139,6 +140,7 @@ def compiled():
         tg.build(SMALL, target="sm_80")
     ]
     programs += [tg.build(STRIDED).with_access(access) for access in ACCESSES]
+    programs += [tg.build(spec).with_access({"out": "strided"}) for spec in NARROW]
     programs += [
         tg.build(dynamic(layout)).with_access({"a": "unaligned"}) for layout in ("tn", "tt")
     ]
@@ -343,6 +345,15 @@ def test_outputs_of_any_stride(change):
     out.zero_()
     after = out.as_strided(around.shape, (1,), 0)
     assert torch.equal(after.isnan(), around.isnan())
+
+
+@pytest.mark.parametrize("spec", NARROW, ids=lambda spec: spec.n)
+def test_what_lies_between_narrow_rows_is_left_alone(spec):
+    operands = operands_of(spec)
+    wide = torch.full((spec.m, 48), 7.0, dtype=torch.bfloat16, device="cuda")
+    out = kernel_of(spec)(**operands, out=wide[:, : spec.n])
+    assert torch.equal(out, kernel_of(spec)(**operands))
+    assert (wide[:, spec.n :] == 7).all()
 
 
 @pytest.mark.parametrize("path", ["shared", "direct"])

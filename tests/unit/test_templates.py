@@ -140,3 +140,14 @@ def test_a_failing_template_is_named(monkeypatch):
     monkeypatch.setattr(type(program.geometry), "title", property(lambda self: self.missing))
     with pytest.raises(RenderError, match=r"gemm/pipelined.py.j2.* failed"):
         render(program)
+
+
+@pytest.mark.parametrize("variant", ["pipelined", "warp_specialized"])
+@pytest.mark.parametrize(("n", "by_tma"), [(1, False), (33, False), (40, True)])
+def test_strided_rows_leave_by_tma_if_it_writes_nothing_beside_them(variant, n, by_tma):
+    """A TMA store writes whole units of 16 bytes (H28)."""
+    spec = tg.Gemm(m=20, n=n, k=64, dtype="float16", layout="nt")
+    built = tg.build(spec, target="sm_90a", schedule=tg.GemmSchedule(variant=variant))
+    source = built.with_access({"out": "strided"}).source
+    (store,) = (line for line in source.splitlines() if "out_shared, out[" in line)
+    assert ("disable_tma=True" not in store) == by_tma

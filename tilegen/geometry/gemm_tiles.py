@@ -100,13 +100,19 @@ class GemmTiles:
             first = output.dtype not in tiles
             tile = tiles.setdefault(output.dtype, f"{output.name}_shared")
             staged = self.schedule.epilogue_path == "shared"
-            unaligned = self.access_of(output.name) == "unaligned"
+            unaligned = self._stores_by_elements(output)
             stores.append(Stored(output, tile if staged else "", first and staged, unaligned))
         return tuple(stores)
 
     def stored(self, name: str) -> Stored:
         """Return how the output of that name leaves the CTA."""
         return next(stored for stored in self.stores if stored.output.name == name)
+
+    def _stores_by_elements(self, output: Operand) -> bool:
+        """Return whether an output lies so that TMA would miss it, or write beside it (H28)."""
+        row = self.spec.n * output.dtype.bytes
+        access = self.access_of(output.name)
+        return access == "unaligned" or (self.target.tma and access == "strided" and row % 16 != 0)
 
     def calls(self, function: str) -> bool:
         """Return whether the chain prints a call of a TileLang function."""

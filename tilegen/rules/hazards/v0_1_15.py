@@ -228,4 +228,8 @@ ROWS = (
         trigger="T.wait_wgmma(1) in the loop, (0) below it, then 16-bit stores by element",
         result="ptxas of CUDA 13.0 packs the conversions above the last wait: a step is lost",
         guard="such kernels wait for each step in the loop"),
+    Hazard("H28", "silent", "", "TMA store of rows that are no multiple of 16 bytes",
+        trigger="T.copy of a shared tile to a tensor of strided rows of 1 or 2 fp16 columns",
+        result="whole units of 16 bytes are written: zeros in the gap, up to column 8",
+        guard="such outputs are stored without TMA; loads are cut to the element"),
 )

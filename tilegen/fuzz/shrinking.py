@@ -129,7 +129,9 @@ def _with_program(case: Case, spec: Any, schedule: Any) -> Iterator[Case]:
             continue
         other = case.other and _built(case.program, spec, case.other)
         other = other and other.schedule
-        yield evolve(case, program=program, layouts=layouts, other=other)
+        dynamic = {dim.name for dim in spec.dynamic}
+        sizes = {name: size for name, size in case.sizes if name in dynamic}
+        yield evolve(case, program=program, sizes=sizes, layouts=layouts, other=other)
         return
 
 

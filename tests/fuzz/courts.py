@@ -6,6 +6,7 @@ import time
 import pytest
 from fuzz.planted import FAULTS, GPU_FAULTS
 
+from tilegen.fuzz.case import Outcome
 from tilegen.fuzz.judging import Court
 
 
@@ -49,3 +50,10 @@ class Unaligned(Court):
     def __init__(self, on):
         super().__init__(on)
         GPU_FAULTS["alignment"](pytest.MonkeyPatch())
+
+
+class Named(Court):
+    """Says in which process it runs."""
+
+    def judge(self, case):
+        return Outcome("judged", (f"by {os.getpid()}",))

@@ -1,7 +1,10 @@
 """Processes that hang or die are findings, and are replaced; failures are saved and run again."""
 
 import json
+import sys
 import time
+from itertools import islice
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,28 @@ def test_a_lost_process_is_an_outcome_and_is_replaced(subject, said):
         assert first.kind == "lost"
         assert said in str(first)
         assert [future.result().said for future in last if not future.result().ok] == []
+
+
+def test_a_program_stays_with_the_process_that_knows_it(monkeypatch):
+    monkeypatch.setattr(sys.modules[Workers.__module__], "cores", lambda: 2)
+    with Workers("cpu", subject="fuzz.courts:Named") as workers:
+
+        def judges(*programs):
+            futures = [workers.submit(Case(program=program)) for program in programs]
+            return [str(future.result()) for future in futures]
+
+        first = judges(PLAIN, PLAIN, PLAIN, RELU, RELU, RELU)
+        assert len(set(first)) == 2
+        assert first == [first[0]] * 3 + [first[-1]] * 3
+        assert judges(RELU, PLAIN) == [first[-1], first[0]]
+        assert set(judges(*[PLAIN] * 20)) == set(first)  # none is idle while another has many
+
+
+def test_programs_of_many_blocks_have_one_case_on_the_cpu():
+    cases = list(islice(Search([FAMILIES["rowwise"]], None, None, Inline(), 11)._cases(), 300))
+    many = [case.program for case in cases if prod(case.program.grid(dict(case.sizes))) > 40]
+    assert len(many) > 3
+    assert len(many) == len(set(many))
 
 
 def test_a_spec_keeps_its_chain_and_types():

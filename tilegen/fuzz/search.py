@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from hashlib import sha256
 from itertools import cycle, islice
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ _TOGETHER = {
     "gpu": 4,
 }  # batches whose cases alternate, so that many programs compile at once
 _LIMITS = {"cpu": (72, 72, 72, 200), "gpu": (264, 1100)}  # largest size of a dimension, in turn
+_CTAS = {"cpu": 40, "gpu": 2**31}  # more than these are run in one case of a program only
 _OWN = 16384  # that of a spec's own sizes, on the GPU
 
 Show = Callable[[int, int, int], None]
@@ -117,8 +119,8 @@ class Search:
             for family, limit, pair in islice(turns, _TOGETHER[on]):
                 strategy = rounds(family, self._like, pair, self._target, limit, _COUNT[on])
                 some += drawn(strategy, _BATCH, numbers.getrandbits(32))
-            for cases in zip(*some, strict=True):
-                yield from cases
+            for number, cases in enumerate(zip(*some, strict=True)):
+                yield from (case for case in cases if not number or _ctas(case) <= _CTAS[on])
 
     def _shrunk(self, case: Case, outcome: Outcome) -> None:
         """Record a failure, shrunk, unless it is one that is known."""
@@ -136,6 +138,10 @@ class Search:
         last = self._runner.submit(small).result()
         found = Finding(outcome if last.kind != kind else last, small, self._runner.on)
         self._findings.setdefault(_signature(found), saved(found))
+
+
+def _ctas(case: Case) -> int:
+    return prod(case.program.grid(dict(case.sizes)))
 
 
 def _signature(found: Finding) -> tuple[object, ...]:

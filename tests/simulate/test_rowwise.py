@@ -4,11 +4,13 @@ import time
 
 import pytest
 import torch
+from attrs import evolve
 
 import tilegen as tg
 from tilegen.compile import prim_func
 from tilegen.errors import RefusedError
 from tilegen.reference import reference
+from tilegen.reference.rowwise import tolerances
 from tilegen.simulate import prepare
 
 torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
@@ -85,3 +87,57 @@ def test_conditions_after_a_loss_are_scheduled_at_once():
     start = time.process_time()
     prepare(function, "sm_90a")
     assert time.process_time() - start < 1.0  # 4 s where labels and infinities are conditions too
+
+
+# --- indices of mapped elements ---------------------------------------------------------------
+
+
+def mapped(op, axis=-1):
+    return tg.Reduce(rows=6, cols=6, op=op, dtype="float16", axis=axis, map=lambda x: 4.3 * x - 4.8)
+
+
+@pytest.mark.parametrize("axis", [-1, 0])
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+def test_an_index_may_be_that_of_a_tie_that_rounding_makes(op, axis):
+    program = tg.build(mapped(op, axis), target="sm_90a", schedule="default")
+    tiny = 1e-6 * torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+    assert tg.verify(program, on="cpu", operands={"input": tiny.half()}).ok
+
+
+def index_tolerance(spec, x):
+    spec = evolve(spec, rows=len(x))
+    expected = reference(spec, input=x, dtype=torch.float64)
+    return tolerances(spec, {"input": x}, {"out": expected})["out"].tolist()
+
+
+@pytest.mark.parametrize(
+    "spec", [evolve(mapped("argmax"), map=None), mapped("argmax")], ids=["plain", "mapped"]
+)
+def test_other_indices_are_exact(spec):
+    x = torch.tensor([[0, 1, 2, 3, 5, 4], [1, 1, 1, 1, 1, 1], [9, 0, 9, 0, 9, 0]]).half()
+    x = torch.cat((x, torch.tensor([[0, 1, torch.inf, 2, torch.inf, 0]]).half(), -x[:1] * 99))
+    x = torch.cat((x, torch.tensor([[0, torch.nan, torch.inf, 2, torch.nan, 0]]).half()))
+    assert index_tolerance(spec, x) == [0] * 6
+
+
+def test_the_tolerance_of_an_index_reaches_the_farthest_tie():
+    x = torch.tensor([[-1.0, 3e-7, 0.0, 0.0, 2.4e-7, -1.0], [0.0, 1.0, 0.0, 1.0, 2.0, 0.0]])
+    assert index_tolerance(mapped("argmax"), x.half()) == [3, 0]
+
+
+# --- constants --------------------------------------------------------------------------------
+
+CONSTANT = (tg.Map(lambda x: -0.0496520996), tg.Cast("bfloat16"))
+CONSTANTS = {
+    "registers": tg.Softmax(rows=3, cols=40, dtype="float16", epilogue=CONSTANT),
+    "passes": tg.LayerNorm(rows=3, cols=40, dtype="float16", eps=1e-5, epilogue=CONSTANT),
+    "split": tg.Reduce(rows=3, cols=4096, op="sum", dtype="float16", epilogue=CONSTANT),
+    "columns": tg.Reduce(rows=40, cols=9, op="sum", dtype="float16", axis=0, epilogue=CONSTANT),
+}
+
+
+@pytest.mark.parametrize("variant", CONSTANTS)
+def test_a_constant_is_rounded_by_a_later_cast(variant):
+    schedule = tg.RowwiseSchedule(variant=variant)
+    program = tg.build(CONSTANTS[variant], target="sm_90a", schedule=schedule)
+    assert tg.verify(program, on="cpu", level="scheduled").ok

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, gcd
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from tilegen.dims import Dyn, hint, size
 from tilegen.dtypes import DType
-from tilegen.expr import Expr
+from tilegen.epilogue import X
+from tilegen.expr import Call, Expr, variables
 from tilegen.expr_print import functions
 from tilegen.schedules.rowwise import (
     COLUMN_STEPS,
@@ -39,6 +40,13 @@ PARTIALS: dict[Statistic, tuple[tuple[str, DType], ...]] = {
     ),
     "product": (("part_total", DType.float32),),
 }
+
+
+def _hidden(step: Step) -> Step:
+    """Return a step that is never a constant: TileLang casts constants without rounding them."""
+    if variables(step.value):
+        return step
+    return Step(Call("where", (Call("isnan", (X,)), step.value, step.value)))
 
 
 @frozen
@@ -109,8 +117,12 @@ class RowwiseBlocks:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The epilogue chain, cut at its outputs."""
-        return segments(self.spec.chain, self.spec.numerics, self.spec.out_dtype)
+        """The epilogue chain, cut at its outputs; no step leaves a constant to a later one."""
+        found = segments(self.spec.chain, self.spec.numerics, self.spec.out_dtype)
+        *others, last = found
+        steps = last.steps[:-1]
+        last = evolve(last, steps=(*map(_hidden, steps), *last.steps[-1:]))
+        return (*(evolve(one, steps=tuple(map(_hidden, one.steps))) for one in others), last)
 
     @property
     def steps_of_chain(self) -> list[Step]:

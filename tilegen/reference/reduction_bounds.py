@@ -23,7 +23,7 @@ from attrs import frozen
 
 from tilegen.expr import Call, Expr, Var
 from tilegen.reference.bounds import FP32_MAX, UNIT, Interval, interval
-from tilegen.specs.reductions import EXTREMES, Reduce
+from tilegen.specs.reductions import EXTREMES, INDICES, Reduce
 
 TINY = 2.0**-126  # what is smaller may be flushed to zero
 
@@ -158,12 +158,13 @@ def log_sum(score: Interval, axis: int) -> Interval:
     return bound.opened(overflows.any(axis))
 
 
-def reduced(spec: Reduce, x: Interval) -> Interval:
-    """Return bounds of a reduction that is no index, of the elements before its map."""
+def reduced(spec: Reduce, given: Interval) -> Interval:
+    """Return bounds of a reduction of elements, which are given before its map."""
     axis = spec.axis
-    if spec.map is not None:
-        x = interval(spec.map, {"x": x})
+    x = given if spec.map is None else interval(spec.map, {"x": given})
     terms = x.value.shape[axis]
+    if spec.op in INDICES:
+        return _index(x if spec.op == "argmax" else _negated(x), given.value, axis)
     if spec.op in EXTREMES:
         return _extreme(spec.op, x, axis)
     if spec.op == "logsumexp":
@@ -202,6 +203,27 @@ def _extreme(op: str, x: Interval, axis: int) -> Interval:
     if op == "amax":
         x = interval(Call("abs", (Var("x"),)), {"x": x})
     return on_ends(x, lambda end: end.amax(axis))
+
+
+def _negated(x: Interval) -> Interval:
+    return Interval(-x.high, -x.value, -x.low)
+
+
+def _index(x: Interval, given: torch.Tensor, axis: int) -> Interval:
+    """Return bounds of the index of the first maximum, which is exact where the elements are.
+
+    Another element may be found where its error lets it win, and so may an earlier one where the
+    errors make a tie; but none behind an equal element, of which ``given`` are the values.
+    """
+    first = x.value.argmax(axis, keepdim=True)
+    place = torch.arange(x.value.shape[axis], device=first.device)
+    place = place.unflatten(0, (-1, 1)) if axis == 0 else place
+    least = x.low.amax(axis, keepdim=True)
+    may_win = (x.high > least) | ((x.high == least) & (place < first)) | x.is_open
+    may_win &= (given != given.gather(axis, first)) | (place < first)
+    last = torch.where(may_win, place, first).amax(axis)
+    ahead = torch.where(may_win, place, first).amin(axis)
+    return Interval(ahead.double(), first.squeeze(axis).double(), last.double())
 
 
 def _product(x: Interval, axis: int) -> Interval:

@@ -20,7 +20,7 @@ from tilegen.segments import segments
 from tilegen.specs.cross_entropy import CrossEntropy
 from tilegen.specs.norms import LayerNorm, RmsNorm
 from tilegen.specs.quantize_row import LARGEST
-from tilegen.specs.reductions import INDICES, Reduce
+from tilegen.specs.reductions import Reduce
 from tilegen.specs.row_spec import RowSpec
 from tilegen.specs.rowwise import RowwiseSpec
 from tilegen.specs.softmax import Softmax
@@ -186,10 +186,8 @@ def tolerances(spec: RowwiseSpec, operands: Tensors, expected: Tensors) -> dict[
 
     One float64 bound an element; infinite where a sound kernel may overflow fp32 or may pass an
     undefined point. `tilegen.reference.rowwise_bounds` derives those of the result,
-    `tilegen.reference.bounds` carries them through the chain. Indices are exact.
+    `tilegen.reference.bounds` carries them through the chain. Indices are exact without a map.
     """
-    if isinstance(spec, Reduce) and spec.op in INDICES:
-        return {name: torch.zeros_like(x, dtype=torch.float64) for name, x in expected.items()}
     by_columns = isinstance(spec, Reduce) and spec.axis == 0
     count = expected["out"].shape[0]
     length = operands["input"].shape[0 if by_columns else 1]

@@ -103,7 +103,8 @@ class Signature:
         """Return the dynamic sizes that the inputs have, by name.
 
         Raises:
-            OperandError: A size is not a multiple of ``multiple_of``, or is too large.
+            OperandError: A size is not a multiple of ``multiple_of``, too large, or 0 where the
+                spec needs an element.
         """
         sizes = {}
         for dim, position, axis in self.owners:
@@ -115,6 +116,8 @@ class Signature:
                 raise OperandError(
                     operand.name, f"{dim}={size}: must be a multiple of {dim.multiple_of}"
                 )
+            if operand.filled and not size:
+                raise OperandError(operand.name, f"{dim}=0: leaves no element to choose")
             if size > MAX_SIZE:
                 raise OperandError(operand.name, f"{dim}={size}: must be at most {MAX_SIZE}")
         return sizes

@@ -35,6 +35,15 @@ def test_rounds_are_drawn(family, limit):
     assert all(case.program.spec.family == family for case in cases)
 
 
+def test_no_extreme_of_no_rows_is_drawn():
+    like = tg.Reduce(rows=tg.dyn("m"), cols=5, op="argmin", dtype="float16", axis=0)
+    numbers = random.Random(0)
+    some = drawn(rounds(FAMILIES["rowwise"], like, next(pairs(numbers)), None, 72, 12), 10, 3)
+    sizes = {dict(case.sizes)["m"] for cases in some for case in cases}
+    assert min(sizes) == 1
+    assert len(sizes) > 8
+
+
 def built(spec):
     return tg.build(spec, target="sm_90a", schedule="default")
 

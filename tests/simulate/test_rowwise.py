@@ -8,7 +8,7 @@ from attrs import evolve
 
 import tilegen as tg
 from tilegen.compile import prim_func
-from tilegen.errors import RefusedError
+from tilegen.errors import OperandError, RefusedError
 from tilegen.reference import reference
 from tilegen.reference.rowwise import tolerances
 from tilegen.simulate import prepare
@@ -123,6 +123,18 @@ def test_other_indices_are_exact(spec):
 def test_the_tolerance_of_an_index_reaches_the_farthest_tie():
     x = torch.tensor([[-1.0, 3e-7, 0.0, 0.0, 2.4e-7, -1.0], [0.0, 1.0, 0.0, 1.0, 2.0, 0.0]])
     assert index_tolerance(mapped("argmax"), x.half()) == [3, 0]
+
+
+@pytest.mark.parametrize("op", ["max", "argmin"])
+def test_an_extreme_of_no_rows_is_refused(op):
+    spec = tg.Reduce(rows=tg.dyn("m"), cols=5, op=op, dtype="float16", axis=0)
+    program = tg.build(spec, target="sm_90a", schedule="default")
+    for call in (program.simulate, lambda **x: reference(spec, **x)):
+        assert len(call(input=torch.ones(1, 5).half())) == 5
+        with pytest.raises(OperandError, match="'input': m=0: leaves no element to choose"):
+            call(input=torch.ones(0, 5).half())
+    along_rows = tg.build(evolve(spec, axis=-1), target="sm_90a", schedule="default")
+    assert len(along_rows.simulate(input=torch.ones(0, 5).half())) == 0
 
 
 # --- constants --------------------------------------------------------------------------------

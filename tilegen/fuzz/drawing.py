@@ -90,7 +90,8 @@ def _blocks(schedule: Any) -> tuple[int, ...]:
 def _dynamic(draw: st.DrawFn, program: Program, limit: int) -> dict[str, int]:
     """Draw a size for each dynamic dimension, near the edges of the program's tiles."""
     near = sizes_near(limit, *_blocks(program.schedule))
-    drawn = {dim: draw(near) for dim in program.spec.dynamic}
+    filled = {dim for operand in program.spec.operands if operand.filled for dim in operand.shape}
+    drawn = {dim: max(draw(near), dim in filled) for dim in program.spec.dynamic}
     return {dim.name: -(-size // dim.multiple_of) * dim.multiple_of for dim, size in drawn.items()}
 
 

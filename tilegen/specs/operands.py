@@ -30,12 +30,14 @@ class Operand:
             ``column_vector`` (m,), ``tile`` (m, n), ``scalar`` (1,); over an output of any rank
             ``full``, and ``broadcast`` along some axes. Declared, never inferred. A
             ``workspace`` is no operand of a call: the kernel allocates it.
+        filled: Whether none of its dynamic dimensions may be 0.
     """
 
     name: str
     shape: tuple[Dim, ...]
     dtype: DType
     kind: Kind
+    filled: bool = False
 
     @property
     def in_rows(self) -> bool:

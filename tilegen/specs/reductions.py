@@ -190,7 +190,8 @@ class Reduce:
     @property
     def own_operands(self) -> tuple[Operand, ...]:
         """The inputs that the chain does not bring."""
-        return (Operand("input", (self.rows, self.cols), self.dtype, "mainloop"),)
+        filled = self.axis == 0 and self.op in EXTREMES + INDICES
+        return (Operand("input", (self.rows, self.cols), self.dtype, "mainloop", filled),)
 
     @property
     def operands(self) -> tuple[Operand, ...]:

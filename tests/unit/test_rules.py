@@ -120,6 +120,14 @@ REFUSED = [
      "splits a 64 x 256 tile over 1 x 8 warps; a row is combined over 1, 2 or 4", "try "),
     ("row-owner", {**ROWS, "target": "sm_80", "threads": 192, "block_m": 48}, "policy",
      "over 3 x 2 warps", "try "),
+    ("row-owner", {"spec": evolve(NARROW, k=0) | tg.RowAmax(), "block_n": 256, "block_m": 96,
+     "threads": 192, "num_stages": 0}, "threads", "with k=0, rows of a power of two of columns are "
+     "combined over a power of two of threads, up to 512", "try threads="),
+    ("row-owner", {"spec": evolve(NARROW, k=0) | tg.RowAmax(), "block_n": 208, "num_stages": 0},
+     "block_n", "with k=0, rows of a power of two of columns", "try block_n=256"),
+    ("row-owner", {"spec": evolve(NARROW, n=64) | tg.RowAmax(), "target": "sm_80", "threads": 1024,
+     "block_m": 256}, "threads", "splits rows over 8 warps; they are combined by up to 512",
+     "try "),
     ("row-owner", {**ROWS, **WS, "block_m": 16}, "variant", "multiplies the transpose of a 16 x "
      "256 tile, whose rows, of which RowSoftmax(0.5) needs all columns", "try "),
     ("target-variant", {"target": "gfx942", "num_stages": 1, "spec": SPEC | tg.Silu()}, "epilogue",

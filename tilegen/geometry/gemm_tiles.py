@@ -301,12 +301,12 @@ class GemmTiles:
         staged = [s.block_m * s.block_n * x.output.dtype.bytes for x in tiles]
         if self.specialized:
             return ring + sum(staged)
-        return max(ring, *staged, self.exchange_bytes)
+        return max(ring, *staged, 0) + self.exchange_bytes
 
     @property
     def exchange_bytes(self) -> int:
         """Shared memory in which the warps that share a row exchange what they found of it."""
-        split = self.warps is not None and self.warps[1] > 1
+        split = not self.trips or (self.warps is not None and self.warps[1] > 1)
         return 4 * self.schedule.threads if split and row_ops(self.spec) else 0
 
     @property

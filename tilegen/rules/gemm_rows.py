@@ -10,6 +10,7 @@ from tilegen.rules.rule import Rule, Violation
 
 TMA_BOX = 256  # elements along a side of what TMA copies, and so of a tile
 _VARIANTS = ("pipelined", "cp_async", "warp_specialized")
+_MOST_LANES = 512
 _SPLITS = (1, 2, 4)  # warps over which TileLang 0.1.15 combines a row of an accumulator
 
 
@@ -37,14 +38,35 @@ def _owner(g: GemmGeometry) -> Iterator[Violation]:
             f"multiplies the transpose of a {s.block_m} x {s.block_n} tile, whose rows, of which "
             f"{ops[0]!r} needs all columns, then cross its warpgroups",
         )
-    elif g.trips and g.warps is not None:
+    elif not g.trips:
+        yield from _lanes(g)
+    elif g.warps is not None:
         yield from _split(g, *g.warps)
+
+
+def _lanes(g: GemmGeometry) -> Iterator[Violation]:
+    """Yield faults where TileLang cannot spread rows of a tile that no product lays out (H15b)."""
+    for name in ("block_n", "threads"):
+        value = getattr(g.schedule, name)
+        if value.bit_count() > 1 or value > _MOST_LANES:
+            yield Violation(
+                name,
+                value,
+                f"with k={g.spec.k}, rows of a power of two of columns are combined over a power of "
+                f"two of threads, up to {_MOST_LANES}",
+            )
 
 
 def _split(g: GemmGeometry, rows: int, columns: int) -> Iterator[Violation]:
     """Yield a fault where TileLang cannot combine what each of a row's warps has found."""
+    s = g.schedule
+    if columns > 1 and s.threads > _MOST_LANES:
+        yield Violation(
+            "threads",
+            s.threads,
+            f"splits rows over {columns} warps; they are combined by up to {_MOST_LANES} threads",
+        )
     if columns not in _SPLITS or (columns > 1 and rows.bit_count() > 1):
-        s = g.schedule
         yield Violation(
             "policy",
             s.policy,

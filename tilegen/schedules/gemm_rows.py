@@ -27,7 +27,8 @@ def owns_rows(spec: Gemm) -> bool:
 def widths(spec: Gemm) -> tuple[int, ...]:
     """Return the widths that tiles with whole rows may have, the narrowest first."""
     n = max(spec.n, 1)
-    return tuple(sorted({ceil(n / unit) * unit for unit in (16, 32, 64, 128)}))
+    power = 1 << (n - 1).bit_length()  # which TileLang asks for where there is no product
+    return tuple(sorted({max(power, 16), *(ceil(n / unit) * unit for unit in (16, 32, 64, 128))}))
 
 
 def row_tiles(spec: Gemm, target: Target) -> tuple[tuple[int, int, int, float], ...]:

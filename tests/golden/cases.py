@@ -142,6 +142,32 @@ GEMM: dict[str, Program] = {
             variant="warp_specialized", block_m=32, block_n=128, threads=256, epilogue_path="direct"
         ),
     ),
+    "row_softmax": tg.build(
+        tg.Gemm(m=tg.dyn("m"), n=256, k=7168, dtype="bfloat16", layout="nt") | tg.RowSoftmax(),
+        target="sm_90a",
+        schedule=PIPELINED,
+    ),
+    "row_statistics_sm_80": tg.build(
+        tg.Gemm(
+            m=4096,
+            n=100,
+            k=512,
+            dtype="float16",
+            numerics="eager",
+            epilogue=(tg.Bias(), tg.RowSoftmax(0.125), tg.Store("weights", "float32"), tg.Relu()),
+        )
+        | tg.RowSumSquares(),
+        target="sm_80",
+        schedule="default",
+    ),
+    "specialized_row_amax": tg.build(
+        tg.Gemm(m=4096, n=200, k=4096, dtype="bfloat16", layout="nt")
+        | tg.Residual()
+        | tg.RowAmax()
+        | tg.RowSoftmax(2.0),
+        target="sm_90a",
+        schedule=tg.GemmSchedule(variant="warp_specialized", block_m=128, block_n=208, threads=256),
+    ),
     "map": tg.build(
         tg.Gemm(m=1024, n=1024, k=1024, dtype="bfloat16", layout="nt") | tg.Map(_hard_swish),
         target="sm_90a",

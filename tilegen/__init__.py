@@ -45,19 +45,23 @@ if TYPE_CHECKING:
     from tilegen.program import Program, build
     from tilegen.reference import reference
     from tilegen.row_statistics import RowAmax, RowSoftmax, RowSumSquares
+    from tilegen.schedules.attention import AttentionSchedule
     from tilegen.schedules.elementwise import ElementwiseSchedule
     from tilegen.schedules.fields import Rasterization
     from tilegen.schedules.gemm import GemmSchedule
     from tilegen.schedules.rowwise import RowwiseSchedule
     from tilegen.serialize import dumps, loads
     from tilegen.simulate import simulate
+    from tilegen.specs.attention import Attention
     from tilegen.specs.cross_entropy import CrossEntropy
     from tilegen.specs.elementwise import Elementwise, GeluAndMul, SiluAndMul
     from tilegen.specs.gemm import Gemm
+    from tilegen.specs.masks import Causal, DocumentMask, MaskTensor, PrefixLm, Window
     from tilegen.specs.norms import LayerNorm, RmsNorm
     from tilegen.specs.quantize_row import QuantizeRow
     from tilegen.specs.reads import Input, Part
     from tilegen.specs.reductions import Reduce
+    from tilegen.specs.scores import Alibi, ScoreBias
     from tilegen.specs.softmax import Softmax
     from tilegen.targets import TARGETS, Target
     from tilegen.tune import tune
@@ -100,19 +104,23 @@ _MODULES = {
     "tilegen.program": ("Program", "build"),
     "tilegen.reference": ("reference",),
     "tilegen.row_statistics": ("RowAmax", "RowSoftmax", "RowSumSquares"),
+    "tilegen.schedules.attention": ("AttentionSchedule",),
     "tilegen.schedules.elementwise": ("ElementwiseSchedule",),
     "tilegen.schedules.fields": ("Rasterization",),
     "tilegen.schedules.gemm": ("GemmSchedule",),
     "tilegen.schedules.rowwise": ("RowwiseSchedule",),
     "tilegen.serialize": ("dumps", "loads"),
     "tilegen.simulate": ("simulate",),
+    "tilegen.specs.attention": ("Attention",),
     "tilegen.specs.cross_entropy": ("CrossEntropy",),
     "tilegen.specs.elementwise": ("Elementwise", "GeluAndMul", "SiluAndMul"),
     "tilegen.specs.gemm": ("Gemm",),
+    "tilegen.specs.masks": ("Causal", "DocumentMask", "MaskTensor", "PrefixLm", "Window"),
     "tilegen.specs.reads": ("Input", "Part"),
     "tilegen.specs.norms": ("LayerNorm", "RmsNorm"),
     "tilegen.specs.quantize_row": ("QuantizeRow",),
     "tilegen.specs.reductions": ("Reduce",),
+    "tilegen.specs.scores": ("Alibi", "ScoreBias"),
     "tilegen.specs.softmax": ("Softmax",),
     "tilegen.targets": ("TARGETS", "Target"),
     "tilegen.tune": ("tune",),
@@ -122,12 +130,17 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "TARGETS",
+    "Alibi",
+    "Attention",
+    "AttentionSchedule",
     "Bias",
     "Cast",
+    "Causal",
     "Clamp",
     "CompileError",
     "CrossEntropy",
     "Dispatch",
+    "DocumentMask",
     "Dyn",
     "Elementwise",
     "ElementwiseSchedule",
@@ -139,9 +152,11 @@ __all__ = [
     "LayerNorm",
     "LegalityError",
     "Map",
+    "MaskTensor",
     "Multiply",
     "OperandError",
     "Part",
+    "PrefixLm",
     "Program",
     "QuantizeRow",
     "Rasterization",
@@ -156,6 +171,7 @@ __all__ = [
     "RowwiseSchedule",
     "Scale",
     "ScheduleError",
+    "ScoreBias",
     "Sigmoid",
     "Silu",
     "SiluAndMul",
@@ -168,6 +184,7 @@ __all__ = [
     "Target",
     "TilegenError",
     "VerificationError",
+    "Window",
     "bench",
     "build",
     "dumps",

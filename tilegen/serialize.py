@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import cattrs
+from attrs import fields
 from cattrs.errors import CattrsError
 from cattrs.strategies import configure_tagged_union
 
@@ -18,8 +19,11 @@ from tilegen.expr import Expr, from_json, to_json
 from tilegen.families import FAMILIES
 from tilegen.program import Program
 from tilegen.row_statistics import GemmOp
+from tilegen.specs.attention import AttentionOp
+from tilegen.specs.masks import MASKS, Mask, canonical
 from tilegen.specs.quantize_row import RowOp
 from tilegen.specs.reads import Read
+from tilegen.specs.scores import ScoreOp
 from tilegen.targets import TARGETS
 
 FORMAT = 1
@@ -144,7 +148,36 @@ def converter() -> cattrs.Converter:
     configure_tagged_union(GemmOp, made, tag_name="op")
     configure_tagged_union(RowOp, made, tag_name="op")
     configure_tagged_union(Read, made, tag_name="read")
+    configure_tagged_union(ScoreOp, made, tag_name="op")
+    configure_tagged_union(AttentionOp, made, tag_name="op")
+    for kind in MASKS.values():
+        made.register_unstructure_hook(kind, partial(_plain_mask, made))
+    made.register_structure_hook(Mask | None, lambda value, _: _mask(made, value))
     return made
+
+
+def _plain_mask(made: cattrs.Converter, mask: Any) -> dict[str, Any]:
+    """Return a mask as JSON: its name, and fields that are not at their default."""
+    values = {field.name: getattr(mask, field.name) for field in fields(type(mask))}
+    given = {
+        field.name: made.unstructure(values[field.name])
+        for field in fields(type(mask))
+        if values[field.name] != field.default
+    }
+    return {"mask": type(mask).__name__, **given}
+
+
+def _mask(made: cattrs.Converter, value: Any) -> Any:
+    """Return the mask that ``_plain_mask`` made ``value`` from."""
+    if value is None:
+        return None
+    rest = dict(value)
+    kind: Any = MASKS[rest.pop("mask")]
+    if "masks" in rest:
+        rest["masks"] = tuple(_mask(made, part) for part in rest["masks"])
+    if "inner" in rest:
+        rest["inner"] = _mask(made, rest["inner"])
+    return canonical(kind(**rest))
 
 
 def _is_expr(kind: Any) -> bool:

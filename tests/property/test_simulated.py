@@ -9,6 +9,7 @@ import tilegen as tg
 from tilegen.families import FAMILIES
 from tilegen.reference import inputs
 from tilegen.strategies import dims_near, gemm_specs, legal_programs, specs
+from tilegen.strategies_attention import attention_specs
 from tilegen.strategies_rowwise import rowwise_specs
 from tilegen.targets import TARGETS
 
@@ -18,6 +19,11 @@ SIZES = dims_near(16, tiles=4).filter(lambda size: size < 140)
 SMALL = {
     "gemm": gemm_specs(m=SIZES | st.just(tg.dyn("m", hint=50)), n=SIZES, k=SIZES),
     "elementwise": specs("elementwise"),
+    "attention": attention_specs(
+        seq=st.integers(0, 70) | st.just(tg.dyn("s", hint=50)),
+        width=st.sampled_from((8, 32, 40)),
+        batch=st.integers(0, 1) | st.just(tg.dyn("batch", hint=1)),
+    ),
     "rowwise": rowwise_specs(
         rows=st.integers(0, 20) | st.just(tg.dyn("rows", hint=50)),
         cols=SIZES | st.sampled_from((1000, 1100)),

@@ -33,6 +33,8 @@ MAKE_GEMM = "import tilegen as tg; tg.Gemm(m=128, n=128, k=128, dtype='float16')
 SPECS = {
     "gemm": "tg.Gemm(m=77, n=128, k=64, dtype='bfloat16') | tg.Bias() | tg.Gelu()",
     "elementwise": "tg.SiluAndMul(rows=tg.dyn('m'), cols=128, dtype='bfloat16') | tg.Bias()",
+    "attention": "tg.Attention(batch=1, heads=2, kv_heads=1, seq_q=tg.dyn('s'), seq_kv=77, "
+    "head_dim=64, dtype='bfloat16', mask=tg.Causal())",
     "rowwise": "tg.Softmax(rows=tg.dyn('m'), cols=128, dtype='bfloat16') | tg.Silu()",
 }
 

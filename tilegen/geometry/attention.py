@@ -1,0 +1,198 @@
+"""How the emitted file of an attention program spells its tensors, indices and masks."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from tilegen.dtypes import DType
+from tilegen.geometry.attention_masks import conditions, taken
+from tilegen.geometry.attention_torch import AttentionTorch
+
+
+@frozen
+class AttentionGeometry(AttentionTorch):
+    """Everything that the rules and the templates of the attention family read."""
+
+    @property
+    def name(self) -> str:
+        """Name of the emitted function, such as ``attention_bfloat16_causal``."""
+        return "_".join(["attention", self.spec.dtype.value, *self.parts])
+
+    # --- launch -------------------------------------------------------------------------------
+
+    @property
+    def tiles_text(self) -> str:
+        """How many tiles of queries a launch has."""
+        queries = self.tokens[0]
+        if self.spec.varlen:
+            return f"{queries} // BLOCK_M + BATCH + 1"
+        return f"T.ceildiv({queries}, BLOCK_M)"
+
+    @property
+    def launch(self) -> tuple[str, str]:
+        """The grid, and the names of its axes."""
+        batch = "" if self.spec.varlen else f", {self.batch}"
+        names = "" if self.spec.varlen else ", b"
+        if self.schedule.order == "heads":
+            return f"HEADS, {self.tiles_text}{batch}", f"h, bm{names}"
+        return f"{self.tiles_text}, HEADS{batch}", f"bm, h{names}"
+
+    @property
+    def longest_first(self) -> bool:
+        """Whether later queries see more keys, so that their tiles are to start first."""
+        return self.has_keys and bool(self.span.stops)
+
+    @property
+    def tile_text(self) -> str:
+        """The number of the tile of queries of a CTA."""
+        return f"{self.tiles_text} - 1 - bm" if self.longest_first else "bm"
+
+    # --- elements -----------------------------------------------------------------------------
+
+    def box(self, name: str) -> str:
+        """Return the part of q, k, v or out that a tile holds, as slices."""
+        rows = {"q": ("m0", "BLOCK_M"), "out": ("m0", "BLOCK_M")}
+        start, count = rows.get(name, ("n0", "BLOCK_N"))
+        if self.spec.varlen:
+            start = f"{'start_q' if name in rows else 'start_kv'} + {start}"
+        head = "h" if name in rows or self.group == 1 else "h // GROUP"
+        some = f"{start} : {start} + {count}"
+        lead = "" if self.spec.varlen else "b, "
+        middle = f"{head}, {some}" if self.spec.layout == "bhsd" else f"{some}, {head}"
+        return f"{name}[{lead}{middle}, 0:{self.columns[name]}]"
+
+    def at(self, name: str) -> str:
+        """Return the element (i, d) of a tile of the output, as an index into a tensor like it."""
+        row = "start_q + m0 + i" if self.spec.varlen else "m0 + i"
+        lead = "" if self.spec.varlen else "b, "
+        middle = f"h, {row}" if self.spec.layout == "bhsd" else f"{row}, h"
+        return f"{name}[{lead}{middle}, d]"
+
+    @property
+    def lse_at(self) -> str:
+        """The element i of a tile of the logarithms."""
+        return "lse[h, start_q + m0 + i]" if self.spec.varlen else "lse[b, h, m0 + i]"
+
+    def copy_options(self, name: str) -> tuple[str, ...]:
+        """Return keyword arguments of the copy between a tensor and its shared tile, as text."""
+        by_tma = self.target.tma if name == "out" else self.tma_load(name)
+        access = self.access_of(name)
+        if access == "dense" or (by_tma and access == "strided"):
+            return ()
+        return (*(("disable_tma=True",) if self.target.tma else ()), "coalesced_width=1")
+
+    @property
+    def stores_by_rows(self) -> bool:
+        """Whether rows of the output tile are stored one by one, as not all are the sequence's."""
+        return self.spec.varlen
+
+    @property
+    def names(self) -> dict[str, str]:
+        """TileLang text of the variables of both chains, at element (i, j) or (i, d) of a tile."""
+        spec = self.spec
+        place = self.places.position("m0 + i")
+        names = {"distance": f'T.cast({place} - n0 - j, "float32")', "x": ""}
+        pair = "h, start_q + m0 + i, start_kv + n0 + j" if spec.varlen else "b, h, m0 + i, n0 + j"
+        for operand in spec.operands:
+            index = None
+            if operand.kind == "scalar":
+                index = f"{operand.name}[0]"
+            elif operand.kind == "tile":
+                index = self.at(operand.name)
+            elif operand in self.per_head:
+                index = f"{operand.name}[h]"
+            elif operand.shape == spec.pairs:
+                index = f"{operand.name}[{pair}]"
+            if index is not None:
+                cast = operand.dtype != DType.float32
+                names[operand.name] = f'T.cast({index}, "float32")' if cast else index
+        return names
+
+    @property
+    def row_fragments(self) -> tuple[str, ...]:
+        """Fragments with one element a query."""
+        if not self.has_keys:
+            return ("base", "total", *(("shift", "rescale", "part") if self.spec.sink else ()))
+        shift = ("shift",) if self.may_see_nothing or self.spec.sink else ()
+        return ("top", "base", *shift, "rescale", "total", "part")
+
+    @property
+    def may_see_nothing(self) -> bool:
+        """Whether a block may have no key with a score above -inf for some query."""
+        return self.spec.mask is not None or self.spec.varlen or bool(self.spec.scores)
+
+    @property
+    def modifies(self) -> bool:
+        """Whether anything is done to products before their softmax."""
+        return self.scales_first or self.masked
+
+    @property
+    def log2_scale(self) -> str:
+        """The factor that makes scores exponents of two."""
+        return "LOG2_E" if self.scales_first else "LOG2_SCALE"
+
+    # --- masks --------------------------------------------------------------------------------
+
+    @property
+    def sees(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Statements, and conditions all of which hold where a query sees a key."""
+        statements, found = conditions(self.spec.mask, self.places)
+        return statements, (*found, *([f"column < {self.keys}"] if self.ragged else []))
+
+    @property
+    def sees_takes(self) -> tuple[str, ...]:
+        """What the conditions take beside row and column."""
+        used = " ".join(text for texts in self.sees for text in texts)
+        lengths = tuple(name for name in ("length_q", "length_kv") if name in used)
+        return (*taken(self.spec.mask, self.spec.varlen), *lengths)
+
+    @property
+    def range_lines(self) -> tuple[str, ...]:
+        """Statements of the first block of keys, if there is one, and of the one after the last."""
+        span, lines = self.span, []
+        pick, other = ("T.min", "T.max") if span.is_hull else ("T.max", "T.min")
+        if span.firsts:
+            head, *rest = span.firsts
+            lines += [f"first = {head}", *(f"first = {pick}(first, {text})" for text in rest)]
+            lines.append("first = T.max(first, 0) // BLOCK_N")
+        if not span.stops:
+            return (*lines, f"stop = T.ceildiv({self.keys}, BLOCK_N)")
+        head, *rest = span.stops
+        lines += [f"stop = {head}", *(f"stop = {other}(stop, {text})" for text in rest)]
+        return (*lines, f"stop = T.ceildiv(T.min(stop, {self.keys}), BLOCK_N)")
+
+    @property
+    def steps_text(self) -> str:
+        """The number of steps of the mainloop."""
+        if self.span.firsts:
+            return "T.max(stop - first, 0)"
+        q, kv = self.spec.seq_q, self.spec.seq_kv
+        early = bool(self.offset) and bool(self.span.stops)
+        late = isinstance(q, int) and isinstance(kv, int) and not self.spec.varlen and kv >= q
+        return "T.max(stop, 0)" if early and not late else "stop"
+
+    @property
+    def n0(self) -> str:
+        """The first key of a step."""
+        return "(first + step) * BLOCK_N" if self.span.firsts else "step * BLOCK_N"
+
+    @property
+    def partly(self) -> tuple[str, ...]:
+        """When some query of a tile does not see some key of a block: one of these; () if any."""
+        whole = self.whole
+        if whole is None:
+            return ()
+        terms = [f"n0 < {first}" for first in whole.firsts]
+        terms += [f"n0 + BLOCK_N > {stop}" for stop in whole.stops]
+        return (*terms, *([f"n0 + BLOCK_N > {self.keys}"] if self.ragged else []))
+
+    @property
+    def partly_lines(self) -> tuple[str, ...]:
+        """Statements of that condition."""
+        if len(self.partly) == 1:
+            return (f"partly = {self.partly[0]}",)
+        whole = "partly = " + " | ".join(f"({term})" for term in self.partly)
+        if len(whole) <= 84:
+            return (whole,)
+        first, *rest = self.partly
+        return (f"partly = {first}", *(f"partly = partly | ({term})" for term in rest))

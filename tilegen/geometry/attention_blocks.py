@@ -1,0 +1,262 @@
+"""Tiles, grid, warps and memory of an attention program: what rules and templates read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+from attrs import evolve, frozen
+
+from tilegen.dims import Dyn, hint, size
+from tilegen.epilogue import step
+from tilegen.expr import Expr
+from tilegen.geometry import warps
+from tilegen.geometry.attention_masks import Places, Span, seen_span, whole_span
+from tilegen.schedules.attention import AttentionSchedule
+from tilegen.segments import Step
+from tilegen.specs.attention import Attention
+from tilegen.specs.operands import Operand
+from tilegen.specs.scores import score_step
+from tilegen.targets import Target
+
+PRODUCER_THREADS = 128
+TMA_ALIGNMENT = 1024  # bytes; where TileLang starts each tile that TMA fills
+_ATOM = 16  # elements of a tensor-core step, and of the columns of a value tile
+
+
+def padded(width: int) -> int:
+    """Return the columns of a tile that holds heads of some width: whole tensor-core steps."""
+    return ceil(width / _ATOM) * _ATOM
+
+
+@frozen
+class AttentionBlocks:
+    """What follows from spec, schedule, target and operand access, whether legal or not."""
+
+    spec: Attention
+    schedule: AttentionSchedule
+    target: Target
+    access: tuple[tuple[str, str], ...]
+
+    @property
+    def canonical(self) -> AttentionSchedule:
+        """The schedule with fields that have an equivalent default form set to it."""
+        schedule = self.schedule
+        if not self.has_keys:  # no mainloop, whose fields then have no effect
+            schedule = evolve(schedule, block_n=16, num_stages=0)
+        return schedule
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether there may be keys; without, the kernel reads neither k nor v."""
+        return self.spec.seq_kv != 0
+
+    @property
+    def params(self) -> tuple[Operand, ...]:
+        """Parameters of the emitted function: inputs, then outputs."""
+        inputs = self.spec.operands
+        if not self.has_keys:
+            kept = {"sink", *(getattr(op, "name", "") for op in self.spec.epilogue)}
+            inputs = tuple(o for o in inputs if o.name in kept)
+        return inputs + self.spec.outputs
+
+    def access_of(self, name: str) -> str:
+        """Return ``dense``, ``strided`` or ``unaligned`` for an operand or output."""
+        return dict(self.access).get(name, "dense")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the output has no elements, so that nothing is ever launched."""
+        return 0 in self.spec.outputs[0].shape
+
+    @property
+    def hint_sizes(self) -> dict[str, int]:
+        """Sizes of the dynamic dimensions that default schedules are made for."""
+        return {dyn.name: hint(dyn) for dyn in self.spec.dynamic}
+
+    # --- tiles --------------------------------------------------------------------------------
+
+    def tiles(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        """Return tiles of queries, heads, and sequences.
+
+        Packed, each sequence has room for its queries in tiles of their own, and so have the
+        tokens after the last one; some of the room may be left over.
+        """
+        queries, block = size(self.spec.seq_q, sizes), self.schedule.block_m
+        if self.spec.varlen:
+            batch = size(self.spec.batch, sizes)
+            return queries // block + batch + 1, self.spec.heads, 1
+        return ceil(queries / block), self.spec.heads, size(self.spec.batch, sizes)
+
+    def grid(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        """Return the launch grid (x, y, z)."""
+        queries, heads, batch = self.tiles(sizes)
+        if self.schedule.order == "heads":
+            return heads, queries, batch
+        return queries, heads, batch
+
+    @property
+    def group(self) -> int:
+        """Heads of q that share a head of k and v."""
+        return self.spec.heads // self.spec.kv_heads
+
+    @property
+    def width(self) -> int:
+        """Columns of the tiles of q and k."""
+        return padded(self.spec.head_dim)
+
+    @property
+    def width_v(self) -> int:
+        """Columns of the tiles of v and of the output."""
+        return padded(self.spec.head_dim_v)
+
+    @property
+    def trips(self) -> int:
+        """Iterations of the mainloop without a mask, at hints."""
+        return ceil(hint(self.spec.seq_kv) / self.schedule.block_n)
+
+    # --- what is masked -----------------------------------------------------------------------
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the last step may have keys beyond the sequence."""
+        keys = self.spec.seq_kv
+        if self.spec.varlen:
+            return True
+        multiple = keys.multiple_of if isinstance(keys, Dyn) else keys
+        return multiple % self.schedule.block_n != 0
+
+    @property
+    def masked(self) -> bool:
+        """Whether any score is masked."""
+        return self.has_keys and (self.spec.mask is not None or self.ragged)
+
+    @property
+    def cleans(self) -> bool:
+        """Whether a step may hold values that some query does not see, and yet finds there.
+
+        What the copies leave out, beyond a tensor's end, is zero.
+        """
+        return self.has_keys and (self.spec.mask is not None or self.spec.varlen)
+
+    @property
+    def places(self) -> Places:
+        """How sizes and positions are spelled."""
+        return Places(self.keys, self.offset, self.spec.varlen)
+
+    @property
+    def keys(self) -> str:
+        """How the emitted kernel spells the number of keys of a sequence."""
+        if self.spec.varlen:
+            return "length_kv"
+        return self.spec.seq_kv.name if isinstance(self.spec.seq_kv, Dyn) else "SEQ_KV"
+
+    @property
+    def queries(self) -> str:
+        """How the emitted kernel spells the number of queries of a sequence."""
+        if self.spec.varlen:
+            return "length_q"
+        return self.spec.seq_q.name if isinstance(self.spec.seq_q, Dyn) else "SEQ_Q"
+
+    @property
+    def offset(self) -> str:
+        """By how much positions of queries exceed their indices, or "" for nothing."""
+        q, kv = self.spec.seq_q, self.spec.seq_kv
+        if not self.spec.varlen and q == kv:
+            return ""
+        if self.spec.varlen or isinstance(q, Dyn) or isinstance(kv, Dyn):
+            return f"{self.keys} - {self.queries}"
+        return "OFFSET"
+
+    @property
+    def span(self) -> Span:
+        """Keys outside of which no query of a tile sees any."""
+        return seen_span(self.spec.mask, self.places)
+
+    @property
+    def whole(self) -> Span | None:
+        """Keys that every query of a tile sees, or None where operands decide."""
+        return whole_span(self.spec.mask, self.places)
+
+    # --- chains -------------------------------------------------------------------------------
+
+    @property
+    def score_steps(self) -> tuple[Step, ...]:
+        """What is done to a scaled score."""
+        return tuple(Step(score_step(op)) for op in self.spec.scores)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is done to the output."""
+        return tuple(Step(step(op)) for op in self.spec.epilogue)
+
+    @property
+    def values(self) -> list[Expr]:
+        """Expressions of both chains."""
+        return [one.value for one in (*self.score_steps, *self.steps)]
+
+    @property
+    def scales_first(self) -> bool:
+        """Whether scores are scaled by a step of their own, and not within the exponential."""
+        return bool(self.spec.scores) or self.spec.scale <= 0
+
+    # --- instructions -------------------------------------------------------------------------
+
+    @property
+    def wgmma(self) -> bool:
+        """Whether ``T.gemm`` becomes warpgroup MMA."""
+        return warps.uses_wgmma(self.target, self.schedule.block_m, self.schedule.threads, True)
+
+    @property
+    def warps(self) -> tuple[int, int] | None:
+        """Warps along queries and keys: all along queries, or None where they are too many."""
+        s = self.schedule
+        split = warps.partition(
+            s.block_m, s.block_n, s.threads, "full_row", wgmma=self.wgmma, warp=self.target.warp
+        )
+        return split if split is not None and split[1] == 1 else None
+
+    def tma_load(self, name: str) -> bool:
+        """Return whether an operand is copied by TMA."""
+        if not self.target.tma or self.access_of(name) == "unaligned":
+            return False
+        return name == "q" or self.schedule.num_stages > 0
+
+    @property
+    def warp_specialized(self) -> bool:
+        """Whether TileLang adds producers: a pipelined loop with a TMA copy."""
+        loops = self.has_keys and self.schedule.num_stages > 0
+        return loops and any(self.tma_load(name) for name in "kv")
+
+    @property
+    def producer_copies_by_tma(self) -> bool:
+        """Whether the producer issues nothing but TMA copies, which one warpgroup does."""
+        return self.tma_load("k") and self.tma_load("v")
+
+    @property
+    def producer_threads(self) -> int:
+        """Threads that TileLang adds to load: one warpgroup, or as many as multiply."""
+        if not self.warp_specialized:
+            return 0
+        return PRODUCER_THREADS if self.producer_copies_by_tma else self.schedule.threads
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA, the producers included."""
+        return self.schedule.threads + self.producer_threads
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory of a CTA: q, and the ring of k and v, whose space out reuses."""
+        s = self.schedule
+        if not self.has_keys:
+            return s.block_m * self.width_v * 2
+        slots = max(1, s.num_stages)
+        tiles = (
+            s.block_m * self.width,
+            s.block_n * self.width * slots,
+            s.block_n * self.width_v * slots,
+        )
+        flaw = TMA_ALIGNMENT if self.cleans else 0
+        ring = sum(ceil(tile * 2 / TMA_ALIGNMENT) * TMA_ALIGNMENT for tile in tiles) + flaw
+        return max(ring, s.block_m * self.width_v * 2)

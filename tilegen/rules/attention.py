@@ -1,0 +1,161 @@
+"""Legality rules of the attention family."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from tilegen.dims import Dyn
+from tilegen.expr_print import calls_long_function
+from tilegen.geometry.attention import AttentionGeometry
+from tilegen.rules.rule import Rule, Violation
+
+MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
+BARRIER_BYTES = 1024  # static shared memory of the mbarriers, rounded up to its alignment
+TMA_BOX = 256
+# Registers of a thread beside its parts of scores, weights and output.
+_CONSUMER, _ALONE, _FUNCTION = 48, 72, 40
+_SETMAXNREG = {1: 240, 2: 240}
+
+
+def _packed(g: AttentionGeometry) -> Iterator[Violation]:
+    if g.spec.varlen:
+        yield Violation("variant", g.schedule.variant, "packed sequences are not served yet")
+
+
+def _target(g: AttentionGeometry) -> Iterator[Violation]:
+    if g.target.kind != "cuda":
+        yield Violation(
+            "variant",
+            g.schedule.variant,
+            f"{g.target.name} has no tensor-core path for attention here; use sm_80 or later",
+        )
+
+
+def _tile(g: AttentionGeometry) -> Iterator[Violation]:
+    s = g.schedule
+    for name in ("block_m", "block_n"):
+        if g.target.tma and getattr(s, name) > TMA_BOX:
+            yield Violation(
+                name, getattr(s, name), f"a TMA box has at most {TMA_BOX} elements along a side"
+            )
+
+
+def _warp_partition(g: AttentionGeometry) -> Iterator[Violation]:
+    s = g.schedule
+    if s.threads & (s.threads - 1):
+        yield Violation("threads", s.threads, "sums and maxima of rows need a power of two")
+    elif g.warps is None:
+        unit = "64 queries for each warpgroup" if g.wgmma else "16 queries for each warp"
+        yield Violation(
+            "threads",
+            s.threads,
+            f"{s.threads // g.target.warp} warps cannot split {s.block_m} queries, {unit}: weights "
+            "stay in the registers of the warp that multiplies them",
+        )
+
+
+def _threads(g: AttentionGeometry) -> Iterator[Violation]:
+    if g.threads > g.target.max_threads:
+        yield Violation(
+            "threads",
+            g.schedule.threads,
+            f"{g.schedule.threads} plus {g.producer_threads} producer threads exceed the "
+            f"{g.target.max_threads} threads of a CTA",
+        )
+
+
+def _stages(g: AttentionGeometry) -> Iterator[Violation]:
+    stages = g.schedule.num_stages
+    if not isinstance(g.spec.seq_kv, Dyn) and stages > max(g.trips, 0):
+        yield Violation(
+            "num_stages",
+            stages,
+            f"seq_kv={g.spec.seq_kv} makes {g.trips} steps of {g.schedule.block_n}, so that more "
+            "stages only take shared memory",
+        )
+    if g.warp_specialized or not stages or not g.has_keys:
+        return
+    if g.cleans:
+        yield Violation(
+            "num_stages",
+            stages,
+            "without TMA, values that a mask hides are taken out of a tile that no copy may be on "
+            "its way to",
+        )
+    elif isinstance(g.spec.seq_kv, Dyn) and stages > 1:
+        yield Violation(
+            "num_stages",
+            stages,
+            "TileLang's cp.async pipeline of a dynamic number of steps takes one stage",
+        )
+
+
+def _smem_capacity(g: AttentionGeometry) -> Iterator[Violation]:
+    s = g.schedule
+    needed = g.smem_bytes + (BARRIER_BYTES if g.warp_specialized else 0)
+    if needed > g.target.smem_bytes:
+        yield Violation(
+            "num_stages",
+            s.num_stages,
+            f"block_m={s.block_m}, block_n={s.block_n} with num_stages={s.num_stages} and heads of "
+            f"{g.spec.head_dim} need {needed} B of shared memory, {g.target.name} has "
+            f"{g.target.smem_bytes}",
+        )
+
+
+def register_limit(g: AttentionGeometry) -> int:
+    """Return the registers that a thread which multiplies may use before it spills."""
+    groups, rest = divmod(g.schedule.threads, 128)
+    if g.warp_specialized and g.producer_copies_by_tma and not rest and groups in _SETMAXNREG:
+        return _SETMAXNREG[groups]
+    return g.target.register_share(g.threads)
+
+
+def register_estimate(g: AttentionGeometry) -> int:
+    """Return an upper estimate of the registers that a thread which multiplies needs."""
+    s = g.schedule
+    acc = ceil(s.block_m * g.width_v / s.threads)
+    if not g.has_keys:
+        return acc + _CONSUMER
+    pairs = ceil(s.block_m * s.block_n / s.threads)
+    held = acc + pairs + pairs // 2
+    base = _CONSUMER if g.warp_specialized else _ALONE
+    long = any(calls_long_function(step.value) for step in g.score_steps)
+    return held + base + (_FUNCTION if long else 0)
+
+
+def _registers(g: AttentionGeometry) -> Iterator[Violation]:
+    s = g.schedule
+    estimate, limit = register_estimate(g), register_limit(g)
+    if estimate > limit:
+        yield Violation(
+            "block_n",
+            s.block_n,
+            f"{s.block_m} queries by {s.block_n} keys and {g.spec.head_dim_v} values over "
+            f"{s.threads} threads need about {estimate} registers a thread, of {limit}: it would "
+            "spill",
+        )
+
+
+def _grid(g: AttentionGeometry) -> Iterator[Violation]:
+    x, y, z = g.grid(g.hint_sizes)
+    if x > MAX_GRID_X or max(y, z) > MAX_GRID_Y:
+        yield Violation(
+            "order",
+            g.schedule.order,
+            f"makes a grid of {x} x {y} x {z} CTAs; axes y and z hold at most {MAX_GRID_Y}",
+        )
+
+
+RULES = (
+    Rule("packed", "Packed sequences have no kernel yet.", _packed),
+    Rule("target-variant", "What the target cannot run is refused.", _target),
+    Rule("tma-box", "The copy engine moves boxes of at most 256 elements a side.", _tile),
+    Rule("warp-partition", "Weights stay in registers: warps split queries only.", _warp_partition),
+    Rule("threads", "TileLang adds producers and checks no limit (H18a).", _threads),
+    Rule("pipeline", "Stages are for steps that there are, and tiles that none writes.", _stages),
+    Rule("smem-capacity", "TileLang compiles what a CTA cannot hold (H18a).", _smem_capacity),
+    Rule("registers", "Spilled scores cost more than any tile saves.", _registers),
+    Rule("grid-extent", "Grid axes y and z hold 65535 CTAs (H19).", _grid),
+)

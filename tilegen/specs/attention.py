@@ -1,0 +1,335 @@
+"""The attention spec: softmax of masked, modified scores, times the values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Literal
+
+from attrs import Attribute, Converter, evolve, field, frozen
+
+from tilegen.dims import Dim, Dyn, coordinate, extent, size
+from tilegen.dtypes import DType, dtype
+from tilegen.epilogue import Cast, Multiply, Scale, finite, operand_dtype, operand_kind
+from tilegen.errors import SpecError
+from tilegen.fields import instance_of, one_of, to_number
+from tilegen.reprs import compact_repr
+from tilegen.specs.attended import attended
+from tilegen.specs.masks import (
+    NAMED,
+    Mask,
+    MaskTensor,
+    PrefixLm,
+    bottom_right,
+    canonical,
+    leaves,
+)
+from tilegen.specs.operands import RESERVED, Operand, check_names
+from tilegen.specs.scores import Alibi, ScoreBias, ScoreOp, score_chain
+
+AttentionOp = Scale | Multiply | Cast
+
+# Names that the emitted source of the family uses itself.
+_RESERVED = RESERVED | frozenset(
+    "b h scores weights top base before total part row column seen sees flawed rest "
+    "length_q length_kv start_q start_kv score distance q_idx kv_idx stop stop_kv low middle "
+    "attend load shift rescale flawed stop first other low bm d x".split()
+)
+_MULTIPLE = 8  # elements of a head; 16-byte rows, which TMA and cp.async read
+
+
+def _head_dim(value: object, attribute: Attribute[Any]) -> int:
+    found = coordinate(value, attribute)
+    if isinstance(found, Dyn) or not 8 <= found <= 256 or found % _MULTIPLE:
+        raise SpecError(
+            f"must be a multiple of {_MULTIPLE} from 8 to 256",
+            rule="head-dim",
+            field=attribute.name,
+            value=value,
+            hint="pad the heads with zeros: they change no score, and add zeros to the output",
+        )
+    return found
+
+
+def _heads(value: object, attribute: Attribute[Any]) -> int:
+    found = coordinate(value, attribute)
+    if isinstance(found, Dyn) or found < 1:
+        raise SpecError(
+            "must be an int >= 1",
+            rule="dim",
+            field=attribute.name,
+            value=value,
+            hint="only batch, seq_q and seq_kv may be dynamic, or empty",
+        )
+    return found
+
+
+def _divides(spec: Any, attribute: object, value: int) -> None:
+    if spec.heads % value:
+        raise SpecError(
+            f"must divide heads={spec.heads}: each key-value head serves as many query heads",
+            rule="heads",
+            field="kv_heads",
+            value=value,
+            hint="repeat key-value heads until it does",
+        )
+
+
+def _scale(value: object, spec: Any) -> float:
+    return spec.head_dim**-0.5 if value is None else to_number(value, "scale")
+
+
+def _chain(value: object, spec: Any) -> tuple[AttentionOp, ...]:
+    ops: list[AttentionOp] = []
+    for op in tuple(value) if isinstance(value, (tuple, list)) else (value,):
+        if not isinstance(op, (Scale, Multiply, Cast)) or getattr(op, "axis", None):
+            raise SpecError(
+                "is not an epilogue op of attention",
+                rule="epilogue",
+                field="epilogue",
+                value=op,
+                hint="use tg.Scale(2.0), tg.Scale(), tg.Multiply() or tg.Cast(); what is done to "
+                "scores goes to scores=, a mask to mask=",
+            )
+        if isinstance(op, Cast) and op.dtype == DType.float32:
+            continue  # the running value is fp32 already
+        if operand_kind(op) and not isinstance(op, Cast):
+            if op.dtype == operand_dtype(evolve(op, dtype=None), spec.dtype):
+                op = evolve(op, dtype=None)
+        ops.append(op)
+    return tuple(ops)
+
+
+def _mask(value: object, spec: Any) -> Mask | None:
+    """Return a mask in canonical form: among as many keys as queries, all are aligned alike."""
+    if value is None:
+        return None
+    square = spec.seq_q == spec.seq_kv and not spec.varlen
+    return canonical(bottom_right(value) if square else value)
+
+
+def _width(value: object, spec: Any, attribute: Attribute[Any]) -> int:
+    return spec.head_dim if value is None else _head_dim(value, attribute)
+
+
+def _dtype(value: object) -> DType:
+    return dtype(value, (DType.float16, DType.bfloat16))
+
+
+def _layout(spec: Any, attribute: object, value: object) -> None:
+    if spec.varlen and value != "bshd":
+        raise SpecError(
+            "has no meaning for packed sequences, which are (tokens, heads, head_dim)",
+            rule="no-effect",
+            field="layout",
+            value=value,
+            hint="drop layout=",
+        )
+
+
+def _fits(spec: Any, attribute: object, value: object) -> None:
+    if spec.varlen and isinstance(spec.batch, Dyn):
+        raise SpecError(
+            "must be static where sequences are packed",
+            rule="dim",
+            field="batch",
+            value=spec.batch.name,
+            hint="give the most sequences of a call, and repeat the last entry of cu_seqlens for "
+            "those that are fewer: empty sequences cost next to nothing",
+        )
+    dims = {dim.name: dim for dim in spec.dynamic}
+    for dim in (spec.batch, spec.seq_q, spec.seq_kv):
+        if isinstance(dim, Dyn) and dims[dim.name] != dim:
+            raise SpecError(
+                "is the name of two different dimensions",
+                rule="dim",
+                field="seq_kv",
+                value=dim.name,
+                hint="name them apart, or make them the same",
+            )
+    tensors = spec.operands + spec.outputs
+    names = {dim.name for dim in spec.dynamic}
+    check_names(tensors, names, _RESERVED | {f"{tensor.name}_strides" for tensor in tensors})
+
+
+@frozen(kw_only=True, repr=False)
+class Attention:
+    """out = chain(softmax(masked(scores(scale * q @ k.T))) @ v) for each head, in fp32.
+
+    A query that sees no key gives 0, and its ``lse`` is -inf. What a query does not see changes
+    nothing of it, not even a NaN.
+
+    Args:
+        batch: Sequences; an int >= 0 or ``tg.dyn("batch")``. With ``varlen``, an int.
+        heads: Heads of q.
+        kv_heads: Heads of k and v; each serves ``heads / kv_heads`` heads of q.
+        seq_q: Queries of a sequence; an int >= 0 or ``tg.dyn("seq_q")``. With ``varlen``, the
+            queries of all sequences.
+        seq_kv: Keys, likewise.
+        head_dim: Length of a head of q and k: a multiple of 8 up to 256.
+        head_dim_v: Length of a head of v; None is ``head_dim``.
+        dtype: ``float16`` or ``bfloat16``.
+        layout: ``"bshd"``, tensors are (batch, seq, heads, head_dim); ``"bhsd"``, (batch, heads,
+            seq, head_dim).
+        scale: What scores are multiplied by; None is ``1 / sqrt(head_dim)``.
+        scores: What is done to scaled scores, from left to right: `Softcap`, `Alibi`,
+            `ScoreBias`.
+        mask: The keys that a query sees, such as ``tg.Causal()``; None is all.
+        varlen: Whether sequences are packed one after the other as (tokens, heads, head_dim):
+            sequence s has the queries from ``cu_seqlens_q[s]`` to ``cu_seqlens_q[s + 1]`` and the
+            keys by ``cu_seqlens_kv``, both (batch + 1,) int32, ascending from 0. Tokens after
+            the last entry belong to no sequence: as queries they see no key.
+        sink: Whether an operand ``sink`` (heads,) float32 holds a score that each query of a
+            head gives to no key.
+        return_lse: Whether there is an output ``lse``, the logarithms of the sums of exponentials,
+            natural, (batch, heads, seq_q) float32; packed, (heads, tokens).
+        epilogue: What is done to the output, from left to right: `Scale` by a constant or by a
+            one-element tensor, `Multiply` by a tensor of its shape, `Cast`.
+
+    Raises:
+        SpecError: A field has no meaning, no effect, or is not served; names it.
+    """
+
+    batch: Dim = field(converter=extent)
+    heads: int = field(converter=Converter(_heads, takes_field=True))
+    kv_heads: int = field(converter=Converter(_heads, takes_field=True), validator=_divides)
+    seq_q: Dim = field(converter=extent)
+    seq_kv: Dim = field(converter=extent)
+    head_dim: int = field(converter=Converter(_head_dim, takes_field=True))
+    head_dim_v: int = field(
+        default=None,
+        converter=Converter(_width, takes_self=True, takes_field=True),
+    )
+    dtype: DType = field(converter=_dtype)
+    varlen: bool = field(default=False, validator=instance_of(bool))
+    layout: Literal["bshd", "bhsd"] = field(
+        default="bshd", validator=[one_of("bshd", "bhsd"), _layout]
+    )
+    scale: float = field(
+        default=None, converter=Converter(_scale, takes_self=True), validator=finite
+    )
+    scores: tuple[ScoreOp, ...] = field(
+        default=(), converter=Converter(score_chain, takes_self=True)
+    )
+    mask: Mask | None = field(default=None, converter=Converter(_mask, takes_self=True))
+    sink: bool = field(default=False, validator=instance_of(bool))
+    return_lse: bool = field(default=False, validator=instance_of(bool))
+    epilogue: tuple[AttentionOp, ...] = field(
+        default=(), converter=Converter(_chain, takes_self=True), validator=_fits
+    )
+
+    def __repr__(self) -> str:
+        hidden = {"head_dim_v"} if self.head_dim_v == self.head_dim else set()
+        if self.scale == self.head_dim**-0.5:
+            hidden.add("scale")
+        return compact_repr(self, hidden=hidden)
+
+    def __or__(self, op: AttentionOp) -> Attention:
+        """Return this spec with ``op`` appended to its epilogue."""
+        return evolve(self, epilogue=(*self.epilogue, op))
+
+    @property
+    def family(self) -> str:
+        """The family word."""
+        return "attention"
+
+    @property
+    def out_dtype(self) -> DType:
+        """Element type of ``out``: that of q."""
+        return self.dtype
+
+    def _tensor(self, seq: Dim, heads: int, width: int) -> tuple[Dim, ...]:
+        if self.varlen:
+            return (seq, heads, width)
+        if self.layout == "bhsd":
+            return (self.batch, heads, seq, width)
+        return (self.batch, seq, heads, width)
+
+    @property
+    def pairs(self) -> tuple[Dim, ...]:
+        """Shape of what has a value for each query and key."""
+        lead = () if self.varlen else (self.batch,)
+        return (*lead, self.heads, self.seq_q, self.seq_kv)
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The inputs: q, k, v, then those of varlen, scores, mask, sink and epilogue."""
+        kv = self.kv_heads
+        q = self._tensor(self.seq_q, self.heads, self.head_dim)
+        k = self._tensor(self.seq_kv, kv, self.head_dim)
+        v = self._tensor(self.seq_kv, kv, self.head_dim_v)
+        found = [
+            Operand(name, shape, self.dtype, "mainloop")
+            for name, shape in zip("qkv", (q, k, v), strict=True)
+        ]
+        if self.varlen:
+            ends = (self.batch + 1,)  # type: ignore[operator]
+            for name in ("cu_seqlens_q", "cu_seqlens_kv"):
+                found.append(Operand(name, ends, DType.int32, "broadcast"))
+        found += [
+            self._score_operand(op) for op in self.scores if isinstance(op, (Alibi, ScoreBias))
+        ]
+        found += [self._mask_operand(mask) for mask in leaves(self.mask) if isinstance(mask, NAMED)]
+        if self.sink:
+            found.append(Operand("sink", (self.heads,), DType.float32, "broadcast"))
+        for op in self.epilogue:
+            if not isinstance(op, Cast) and (kind := operand_kind(op)):
+                shape = (
+                    (1,)
+                    if kind == "scalar"
+                    else self._tensor(self.seq_q, self.heads, self.head_dim_v)
+                )
+                found.append(Operand(op.name, shape, operand_dtype(op, self.dtype), kind))
+        return tuple(found)
+
+    def _score_operand(self, op: Alibi | ScoreBias) -> Operand:
+        if isinstance(op, Alibi):
+            return Operand(op.name, (self.heads,), DType.float32, "broadcast")
+        return Operand(op.name, self.pairs, op.dtype or self.dtype, "broadcast")
+
+    def _mask_operand(self, mask: Any) -> Operand:
+        if isinstance(mask, MaskTensor):
+            return Operand(mask.name, self.pairs, DType.bool, "broadcast")
+        if isinstance(mask, PrefixLm):
+            return Operand(mask.name, (self.batch,), DType.int32, "broadcast")
+        lead = () if self.varlen else (self.batch,)
+        return Operand(mask.name, (*lead, self.seq_kv), DType.int32, "broadcast")
+
+    @property
+    def outputs(self) -> tuple[Operand, ...]:
+        """``out``, and ``lse`` where it is asked for."""
+        out = self._tensor(self.seq_q, self.heads, self.head_dim_v)
+        lead = () if self.varlen else (self.batch,)
+        lse = Operand("lse", (*lead, self.heads, self.seq_q), DType.float32, "full")
+        return (Operand("out", out, self.dtype, "tile"), *([lse] if self.return_lse else []))
+
+    @property
+    def dynamic(self) -> tuple[Dyn, ...]:
+        """The dynamic dimensions, each once."""
+        dims = (self.batch, self.seq_q, self.seq_kv)
+        return tuple({dim.name: dim for dim in dims if isinstance(dim, Dyn)}.values())
+
+    def flops(self, sizes: Mapping[str, int]) -> int:
+        """Return the floating-point operations of both products over what the mask shows.
+
+        What depends on the values of operands counts as shown, and packed sequences as equally
+        long.
+        """
+        batch, seq_q, seq_kv = (size(d, sizes) for d in (self.batch, self.seq_q, self.seq_kv))
+        if self.varlen and batch:
+            seq_q, seq_kv = seq_q // batch, seq_kv // batch
+        seen = attended(self.mask, seq_q, seq_kv)
+        return 2 * batch * self.heads * seen * (self.head_dim + self.head_dim_v)
+
+    def bytes(self, sizes: Mapping[str, int]) -> int:
+        """Return the fewest bytes moved: each operand read once, each output written once.
+
+        A tensor over all pairs of queries and keys may be expanded: it counts once for all.
+        """
+        total = 0
+        for operand in self.operands + self.outputs:
+            shape = operand.shape
+            if shape == self.pairs:
+                shape = shape[-2:]
+            total += prod(size(dim, sizes) for dim in shape) * operand.dtype.bytes
+        return total

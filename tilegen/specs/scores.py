@@ -1,0 +1,86 @@
+"""What attention does to a score between scale and mask, step by step in fp32.
+
+``x`` is the score of one query and key. The maths of a step is an expression of ``x``, of
+``distance``, which is by how many keys the key stands before the query's position, and of the
+step's operand by its name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from attrs import evolve, field, frozen
+
+from tilegen.dtypes import DType, optional_dtype
+from tilegen.epilogue import Softcap, X, identifier, step
+from tilegen.errors import SpecError
+from tilegen.expr import Call, Expr, Var
+from tilegen.reprs import compact_repr
+
+
+@frozen(repr=False)
+class Alibi:
+    """Subtract a slope of the head times the distance between key and query.
+
+    Args:
+        name: Name of the operand with the slopes, (heads,) float32.
+    """
+
+    __repr__ = compact_repr
+
+    name: str = field(default="slopes", validator=identifier, kw_only=True)
+
+
+@frozen(repr=False)
+class ScoreBias:
+    """Add a tensor.
+
+    Args:
+        dtype: Element type of the tensor; None is that of q.
+        name: Name of the operand, (batch, heads, seq_q, seq_kv); packed, (heads, tokens of the
+            queries, tokens of the keys). Axes along which it does not vary may be expanded: it
+            is read by its strides.
+    """
+
+    __repr__ = compact_repr
+
+    dtype: DType | None = field(default=None, converter=optional_dtype, kw_only=True)
+    name: str = field(default="bias", validator=identifier, kw_only=True)
+
+
+ScoreOp = Softcap | Alibi | ScoreBias
+SCORES: dict[str, type[ScoreOp]] = {op.__name__: op for op in get_args(ScoreOp)}
+
+
+def score_chain(value: object, spec: Any) -> tuple[ScoreOp, ...]:
+    """Return the scores of a spec in canonical form: default element types as None.
+
+    Raises:
+        SpecError: One of them is no score op.
+    """
+    ops: list[ScoreOp] = []
+    given: tuple[Any, ...] = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    for op in given:
+        if type(op) not in SCORES.values():
+            raise SpecError(
+                "is not a score op",
+                rule="scores",
+                field="scores",
+                value=op,
+                hint=f"use some of {', '.join(f'tg.{name}' for name in SCORES)}; a mask goes to "
+                "mask=, what is done to the output to epilogue=",
+            )
+        if isinstance(op, ScoreBias) and op.dtype == spec.dtype:
+            op = evolve(op, dtype=None)
+        ops.append(op)
+    return tuple(ops)
+
+
+def score_step(op: ScoreOp) -> Expr:
+    """Return the maths of a score op."""
+    if isinstance(op, Alibi):
+        away = Call("abs", (Var("distance"),))
+        return Call("sub", (X, Call("mul", (Var(op.name), away))))
+    if isinstance(op, ScoreBias):
+        return Call("add", (X, Var(op.name)))
+    return step(op)

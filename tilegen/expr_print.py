@@ -14,7 +14,7 @@ from string import Formatter
 
 from tilegen.errors import SpecError
 from tilegen.expr import Call, Const, Expr, Var, is_bool, variables
-from tilegen.expr_rewrite import constant, expanded
+from tilegen.expr_rewrite import constant, expanded, merged
 from tilegen.infix import INFIX, Form, Text, fill, number
 from tilegen.torch_functions import FUNCTIONS
 
@@ -80,7 +80,7 @@ def to_tilelang(expr: Expr, names: Mapping[str, str]) -> str:
     def text(part: Expr) -> Text:
         return _tilelang(expanded(part), names, text, bind=False)
 
-    return text(expr).text
+    return text(merged(expr, names)).text
 
 
 _LONG = frozenset("T.erf T.tanh T.pow T.sin T.cos T.log T.log2 T.log1p".split())
@@ -111,6 +111,7 @@ def to_statements(
     Raises:
         SpecError: A variable has no text.
     """
+    expr = merged(expr, names)
     uses: Counter[Expr] = Counter()
     _count(expr, uses)
     branching = sum(isinstance(part, Call) and part.fn in _BRANCHES for part in uses) > 1

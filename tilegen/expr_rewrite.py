@@ -8,10 +8,10 @@ TileLang's simplifier treats floats as real numbers, and so loses NaN, infinitie
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
-from tilegen.expr import Call, Const, Expr
+from tilegen.expr import Call, Const, Expr, Var, variables
 
 _ZERO, _ONE = Const(0.0), Const(1.0)
 _CACHED = 2**14
@@ -31,6 +31,26 @@ def expanded(expr: Expr) -> Expr:
             return expr
         expr = rewritten
     return expr
+
+
+def merged(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """Return ``expr`` with one variable for all of one text, as TileLang does not tell them apart.
+
+    Else their difference would be rewritten as that of two numbers, and lose NaN and infinities.
+    """
+    first: dict[str, str] = {}
+    kept = {name: first.setdefault(names.get(name, name), name) for name in variables(expr)}
+    known: dict[Expr, Expr] = {}
+
+    def renamed(part: Expr) -> Expr:
+        if part not in known:
+            if isinstance(part, Call):
+                known[part] = Call(part.fn, tuple(map(renamed, part.args)))
+            else:
+                known[part] = Var(kept[part.name]) if isinstance(part, Var) else part
+        return known[part]
+
+    return expr if all(name == other for name, other in kept.items()) else renamed(expr)
 
 
 def _call(fn: str, *args: Expr) -> Call:

@@ -203,3 +203,13 @@ def test_a_warm_search_judges_hundreds_of_cases_a_minute():
         rate = report.cases / (time.process_time() - start) * 60
         assert report.ok, str(report)
     assert rate > 150  # two cores have to do twice that
+
+
+def test_hundreds_of_cases_of_rows_a_minute_are_judged_once_they_are_traced():
+    """As above."""
+    cases = list(islice(Search([FAMILIES["rowwise"]], None, None, Inline(), 5)._cases(), 12))
+    for _ in range(2):
+        start = time.process_time()
+        assert [str(Inline().submit(case).result()) for case in cases] == ["nothing found"] * 12
+        rate = len(cases) / (time.process_time() - start) * 60
+    assert rate > 150

@@ -113,6 +113,7 @@ FAMILIES = {
             "passes": "rowwise/passes.py.j2",
             "columns": "rowwise/columns.py.j2",
             "split": "rowwise/split.py.j2",
+            "staged": "rowwise/staged.py.j2",
         },
     ),
     "elementwise": Family(

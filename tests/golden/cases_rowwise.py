@@ -36,6 +36,12 @@ ROWWISE: dict[str, Program] = {
     "layernorm_passes": _built(
         tg.LayerNorm(rows=8192, cols=131072, dtype="bfloat16", eps=1e-5, out_dtype="float32")
         | tg.Store("normed")
+        | tg.Gelu("tanh"),
+        variant="passes",
+    ),
+    "layernorm_staged": _built(
+        tg.LayerNorm(rows=8192, cols=131072, dtype="bfloat16", eps=1e-5, out_dtype="float32")
+        | tg.Store("normed")
         | tg.Gelu("tanh")
     ),
     "layernorm_residual_split": _built(
@@ -49,7 +55,15 @@ ROWWISE: dict[str, Program] = {
     ),
     "softmax_passes": _built(
         tg.Softmax(rows=8192, cols=131072, dtype="bfloat16", mask="additive")
-        | tg.Scale(axis="m", name="row_scale")
+        | tg.Scale(axis="m", name="row_scale"),
+        variant="passes",
+    ),
+    "softmax_staged": _built(tg.Softmax(rows=8192, cols=131072, dtype="bfloat16")),
+    "log_softmax_staged": _built(
+        tg.Softmax(rows=tg.dyn("rows", hint=1000), cols=100008, dtype="float32", log=True),
+        variant="staged",
+        min_blocks=2,
+        threads=256,
     ),
     "softmax_split": _built(tg.Softmax(rows=4, cols=102400, dtype="float32")),
     "cross_entropy": _built(tg.CrossEntropy(rows=8192, vocab=128256, dtype="bfloat16")),

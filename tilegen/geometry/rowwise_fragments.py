@@ -48,10 +48,16 @@ class RowwiseFragments(RowwiseBlocks):
         return ("row", "residual_row") if self.has_residual else ("row",)
 
     @property
+    def staged_fragments(self) -> tuple[tuple[str, str], ...]:
+        """Fragments that hold a row as it is in memory, and the columns of a lane in each."""
+        carried = (("carried", "CARRIED * PART"),) if self.carried else ()
+        return (("part", "PART"), *carried)
+
+    @property
     def result(self) -> str:
         """The fragment that holds the output: that of the input where their types are the same."""
         same = self.spec.outputs[0].dtype == self.spec.dtype
-        return ("part" if self.variant == "passes" else "row") if same else "result"
+        return ("part" if self.walks else "row") if same else "result"
 
     @property
     def has_result(self) -> bool:
@@ -125,7 +131,7 @@ class RowwiseFragments(RowwiseBlocks):
     def lane_values(self) -> tuple[Fragment, ...]:
         """Fragments of one element a lane that serve a while."""
         found = _MERGING.get(self.statistic, ())
-        return (*_WALKING.get(self.statistic, ()), *found) if self.variant == "passes" else found
+        return (*_WALKING.get(self.statistic, ()), *found) if self.walks else found
 
     @property
     def partials(self) -> tuple[tuple[str, str], ...]:

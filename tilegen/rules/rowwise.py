@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilegen.geometry.rowwise import RowwiseGeometry
 from tilegen.rules.rule import Rule, Violation
-from tilegen.schedules.rowwise import registers
+from tilegen.schedules.rowwise import is_staged, registers
 
 MAX_GRID_X = 2**31 - 1
 THREADS_AN_SM = 2048
@@ -35,25 +35,48 @@ def _quantized(g: RowwiseGeometry) -> Iterator[Violation]:
         )
 
 
+def _staged(g: RowwiseGeometry) -> Iterator[Violation]:
+    if g.schedule.variant != "staged" or g.by_columns:
+        return
+    if not is_staged(g.spec, g.target):
+        yield Violation(
+            "variant",
+            "staged",
+            f"keeps rows as TMA loads them for one more walk: {g.op} of {g.spec.cols} columns on "
+            f"{g.target.name} has no rows of 16-byte units, another number of walks, or a residual",
+        )
+    elif g.access_of("input") != "dense":
+        yield Violation(
+            "variant", "staged", f"loads whole rows by TMA, and input is {g.access_of('input')}"
+        )
+    elif not g.kept:
+        yield Violation(
+            "block_cols",
+            g.block_cols,
+            f"of {g.block_cols * g.spec.dtype.bytes} bytes leave no block of {g.spec.cols} columns "
+            f"in the shared memory of {g.schedule.min_blocks} CTAs an SM",
+        )
+
+
 def _block(g: RowwiseGeometry) -> Iterator[Violation]:
     s = g.schedule
-    if s.variant != "passes" and s.block_cols is not None:
+    if not g.walks and s.block_cols is not None:
         yield Violation(
             "block_cols",
             s.block_cols,
             f"has no effect on variant={s.variant!r}: it follows from {g.spec.cols} columns",
         )
-    if s.variant == "passes" and s.block_cols is None:
+    if g.walks and s.block_cols is None:
         yield Violation(
             "block_cols",
             None,
-            f"variant='passes' walks a row of {g.spec.cols} columns in blocks of some width",
+            f"variant={s.variant!r} walks a row of {g.spec.cols} columns in blocks of some width",
         )
 
 
 def _splits(g: RowwiseGeometry) -> Iterator[Violation]:
     s = g.schedule
-    if s.variant in ("registers", "passes") and s.splits != 1:
+    if s.variant in ("registers", "passes", "staged") and s.splits != 1:
         yield Violation(
             "splits", s.splits, f"variant={s.variant!r} has one CTA for each row, not {s.splits}"
         )
@@ -78,7 +101,7 @@ def _lanes(g: RowwiseGeometry) -> Iterator[Violation]:
     s = g.schedule
     if s.lanes > s.threads:
         yield Violation("lanes", s.lanes, f"exceed the {s.threads} threads of a CTA")
-    elif s.variant in ("passes", "split") and s.lanes != s.threads:
+    elif s.variant in ("passes", "staged", "split") and s.lanes != s.threads:
         yield Violation(
             "lanes", s.lanes, f"variant={s.variant!r} has all {s.threads} threads share a row"
         )
@@ -86,7 +109,7 @@ def _lanes(g: RowwiseGeometry) -> Iterator[Violation]:
 
 def _width(g: RowwiseGeometry) -> Iterator[Violation]:
     s, step = g.schedule, g.schedule.lanes * g.vector
-    if s.variant != "passes" or s.block_cols is None:
+    if not g.walks or s.block_cols is None:
         return
     if s.block_cols % step:
         yield Violation(
@@ -153,6 +176,7 @@ RULES = (
     Rule("no-effect", "A field without effect is refused, never dropped.", _numerics),
     Rule("variant", "Rows and columns are walked differently.", _variant),
     Rule("quantized-row", "A scale is known after all values of a row.", _quantized),
+    Rule("staged-row", "Rows in shared memory are loaded whole, and used twice.", _staged),
     Rule("row-block", "A row in registers is whole; any other is walked in blocks.", _block),
     Rule("lanes", "Lanes are threads of one CTA.", _lanes),
     Rule("block-width", "Every thread loads whole vectors, and some of them in the row.", _width),

@@ -22,7 +22,7 @@ from tilegen.specs.rowwise import RowwiseSpec
 from tilegen.specs.softmax import Softmax
 from tilegen.targets import Target
 
-Variant = Literal["registers", "passes", "split", "columns"]
+Variant = Literal["registers", "passes", "staged", "split", "columns"]
 Statistic = Literal["sum", "moments", "softmax", "extreme", "index", "product"]
 VECTOR_BYTES = 16  # of the widest load of a thread
 THREADS = (32, 64, 128, 256, 512, 1024)
@@ -37,6 +37,9 @@ _WIDE = 16  # elements of a row that a thread holds, where a CTA has one row
 _MAX_ROW = 32768  # longest row that a CTA keeps in registers by default
 _SPLIT_ROW = 8192  # shortest row that is worth several CTAs
 _BASE, _FUNCTION = 32, 24  # registers beside the row; those of a long function
+# Registers of a walk in blocks; those of a staged row stay in up to 32 between two walks.
+_WALK: dict[Variant, int] = {"passes": 8, "staged": 8 + 32}
+_STAGED_BLOCK = 16384  # bytes of a block in shared memory
 _PART = 32  # elements that a thread holds at once of a row that is too long
 
 
@@ -62,19 +65,23 @@ class RowwiseSchedule:
 
     Args:
         variant: ``registers`` reads a row once and keeps it; ``passes`` walks a row in blocks,
-            once for its statistics and once more for the output; ``split`` shares a row among
-            CTAs, in two launches; ``columns`` walks down columns, for ``axis=0`` only.
+            once for its statistics and once more for the output; ``staged`` does so too, but keeps
+            what it can of the row in shared memory and registers meanwhile, and loads the next row
+            under the stores; ``split`` shares a row among CTAs, in two launches; ``columns`` walks
+            down columns, for ``axis=0`` only.
         threads: Threads of a CTA.
         lanes: Threads along a row; a CTA has ``threads // lanes`` rows.
-        block_cols: Columns that a CTA of ``passes`` holds at once; None is its whole share.
+        block_cols: Columns that a CTA of ``passes`` or ``staged`` has at once; None is its whole
+            share.
         splits: CTAs that share a row, or with ``axis=0`` a column.
-        min_blocks: CTAs that must fit on an SM by their registers.
+        min_blocks: CTAs that must fit on an SM by their registers, and in ``staged`` by their
+            shared memory.
 
     Raises:
         ScheduleError: A field has a value that no program could use.
     """
 
-    variant: Variant = one_of("registers", "passes", "split", "columns")
+    variant: Variant = one_of("registers", "passes", "staged", "split", "columns")
     threads: int = one_of(*THREADS)
     lanes: int = one_of(*LANES)
     block_cols: int | None = _block()
@@ -86,7 +93,7 @@ class RowwiseSchedule:
 
 
 OPTIONS: dict[str, tuple[object, ...]] = {
-    "variant": ("registers", "passes", "split", "columns"),
+    "variant": ("registers", "passes", "staged", "split", "columns"),
     "threads": THREADS,
     "lanes": LANES,
     "block_cols": BLOCK_COLS,
@@ -139,10 +146,10 @@ def registers(spec: RowwiseSpec, variant: Variant, held: int, width: int) -> int
     """
     kind = statistic(spec)
     packed = held * (spec.dtype.bytes if width > 1 else 4) // 4
-    need = _BASE + (8 if variant == "passes" else 0) + packed
+    need = _BASE + _WALK.get(variant, 0) + packed
     if variant == "columns":
         need = _BASE + packed + held * {"sum": 1, "product": 1, "extreme": 1}.get(kind, 3)
-    elif kind == "softmax" and variant != "passes":
+    elif kind == "softmax" and variant not in _WALK:
         need = _BASE + held  # scores stay in fp32
     elif kind in ("index", "product"):
         need += held
@@ -170,6 +177,14 @@ def _min_blocks(target: Target, threads: int, need: int) -> int:
     return max(fitting, default=1)
 
 
+def is_staged(spec: RowwiseSpec, target: Target) -> bool:
+    """Return whether rows can stay in shared memory: loaded by TMA, used as they are in memory."""
+    reads = [operand.name for operand in spec.own_operands]
+    whole = vector(spec) * spec.dtype.bytes == VECTOR_BYTES
+    row_by_row = len(spec.outputs[0].shape) == 2 and "residual" not in reads
+    return target.tma and whole and row_by_row and not quantizes(spec)
+
+
 def default_variant(spec: RowwiseSpec, target: Target) -> tuple[Variant, str]:
     """Return the mainloop that suits the shape, and why."""
     if isinstance(spec, Reduce) and spec.axis == 0:
@@ -184,6 +199,12 @@ def default_variant(spec: RowwiseSpec, target: Target) -> tuple[Variant, str]:
         )
     if statistic(spec) == "product":
         return "passes", "a product has no reduction across the rows of a CTA"
+    if spec.cols > longest and is_staged(spec, target):
+        return (
+            "staged",
+            f"{spec.cols} columns exceed the {longest} that a CTA keeps in registers, but most of "
+            "them stay in shared memory between two walks",
+        )
     if spec.cols > longest:
         return "passes", f"{spec.cols} columns exceed the {longest} that a CTA keeps in registers"
     return "registers", f"{spec.cols} columns fit in the registers of a CTA, which reads them once"
@@ -202,6 +223,10 @@ def default_schedule(
         threads = lanes = 512 if cols > 8192 else max(32, min(512, 1 << (cols // 32).bit_length()))
         held = _PART
         block = max(256, threads * min(held, max(width, 1 << (cols // threads).bit_length())))
+    elif variant == "staged":
+        threads = lanes = 512
+        block = _STAGED_BLOCK // spec.dtype.bytes
+        held = block // threads
     elif variant == "split":
         # As many CTAs as the chip holds at once, as far as they have work for their threads.
         share = ceil(rows * cols / target.sms)
@@ -216,13 +241,14 @@ def default_schedule(
         steps = ceil(rows / (threads // lanes * COLUMN_STEPS))
         splits = max(1, min(steps // 4, 4 * target.sms // blocks, 32 * (threads // lanes)))
     need = registers(spec, variant, held, width)
+    one = variant == "staged" or threads != lanes
     return RowwiseSchedule(
         variant=variant,
         threads=threads,
         lanes=lanes,
         block_cols=block,
         splits=splits,
-        min_blocks=_min_blocks(target, threads, need) if threads == lanes else 1,
+        min_blocks=1 if one else _min_blocks(target, threads, need),
     )
 
 
@@ -257,7 +283,7 @@ def candidates(
 
 def _ranked(spec: RowwiseSpec, target: Target, variant: object) -> Iterator[RowwiseSchedule]:
     first, _ = default_variant(spec, target)
-    rows: tuple[Variant, ...] = ("registers", "passes", "split")
+    rows: tuple[Variant, ...] = ("registers", "staged", "passes", "split")
     served = ("columns",) if first == "columns" else tuple(dict.fromkeys((first, *rows)))
     variants: tuple[Variant, ...] = tuple(v for v in served if variant in (UNSET, v)) or served
     widths = dict.fromkeys((vector(spec), 1))
@@ -266,9 +292,9 @@ def _ranked(spec: RowwiseSpec, target: Target, variant: object) -> Iterator[Roww
             yield default_schedule(spec, target, name, width)
     for name in variants:
         for threads, lanes, blocks in product((512, 256, 1024, 128, 64, 32), LANES, MIN_BLOCKS):
-            if lanes != threads and name in ("passes", "split"):
+            if lanes != threads and name in ("passes", "staged", "split"):
                 continue
-            for block in reversed(BLOCK_COLS[1:]) if name == "passes" else (None,):
+            for block in reversed(BLOCK_COLS[1:]) if name in _WALK else (None,):
                 for splits in SPLITS if name in ("split", "columns") else (1,):
                     yield RowwiseSchedule(
                         variant=name,
@@ -291,6 +317,8 @@ def cost_us(spec: RowwiseSpec, target: Target, schedule: RowwiseSchedule) -> flo
         ctas = rows * schedule.lanes / schedule.threads
         held = cols / schedule.lanes
         return moved / min(1.0, ctas / target.sms) + 2.0 + max(0.0, held - 64) * 0.1 * moved
+    if schedule.variant == "staged":
+        return moved / min(1.0, rows / target.sms) + 2.0
     if schedule.variant == "passes":
         return (moved + again) / min(1.0, rows / target.sms) + 2.0
     if schedule.variant == "split":

@@ -52,8 +52,8 @@ def _lanes(g: GemmGeometry) -> Iterator[Violation]:
             yield Violation(
                 name,
                 value,
-                f"with k={g.spec.k}, rows of a power of two of columns are combined over a power of "
-                f"two of threads, up to {_MOST_LANES}",
+                f"with k={g.spec.k}, rows of a power of two of columns are combined over a power "
+                f"of two of threads, up to {_MOST_LANES}",
             )
 
 

@@ -272,11 +272,14 @@ class RowwiseNames(RowwiseFragments):
         return masked or (self.ragged and self.identity != "")
 
     @property
+    def is_coarse(self) -> bool:
+        """Whether the output's rounding covers errors of a few units of fp32."""
+        return DType.float32 not in (self.spec.dtype, self.spec.out_dtype)
+
+    @property
     def exponential(self) -> str:
         """How ``exp`` is written: by exp2 where the output's rounding covers its error."""
-        if DType.float32 in (self.spec.dtype, self.spec.out_dtype):
-            return "T.exp({})"
-        return "T.exp2(({}) * LOG2_E)"
+        return "T.exp2(({}) * LOG2_E)" if self.is_coarse else "T.exp({})"
 
     @property
     def calls_exp2(self) -> bool:

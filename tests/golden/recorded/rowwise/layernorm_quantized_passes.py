@@ -102,7 +102,7 @@ def build():
                 weighted[t] = lane_square[t] + lane_count[t] * apart * apart
             T.reduce_sum(weighted, total, dim=0)
             for i in T.Parallel(1):
-                total[i] = T.rsqrt(total[i] / COLS + EPS)
+                total[i] = T.rsqrt(total[i] * (1.0 / COLS) + EPS)
 
             T.clear(lane_largest)
             T.clear(lane_nan)

@@ -115,7 +115,7 @@ def build():
                 weighted[t] = lane_square[t] + lane_count[t] * apart * apart
             T.reduce_sum(weighted, total, dim=0)
             for i in T.Parallel(1):
-                total[i] = T.rsqrt(total[i] / COLS + EPS)
+                total[i] = T.rsqrt(total[i] * (1.0 / COLS) + EPS)
             for i, j in T.Parallel(1, BLOCK_COLS):
                 x = (T.cast(row[i, j], "float32") - mean[0]) * total[0]
                 x = x * T.cast(weight[first + j], "float32") + T.cast(bias[first + j], "float32")

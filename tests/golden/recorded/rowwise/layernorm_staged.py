@@ -161,6 +161,11 @@ def build(sms=132):
                         column = first + v // VECTOR * (LANES * VECTOR) + t * VECTOR + v % VECTOR
                         x = (T.cast(part[t, v], "float32") - mean[0]) * total[0]
                         x = x * T.cast(weight[column], "float32") + T.cast(bias[column], "float32")
+                        value[t, v] = x
+                    # Apart from the conversions above, which are of vectors: T.fast_rcp takes none.
+                    for t, v in T.Parallel(LANES, PART):
+                        column = first + v // VECTOR * (LANES * VECTOR) + t * VECTOR + v % VECTOR
+                        x = value[t, v]
                         normed[bm, column] = x
                         x = x * T.fast_rcp(1.0 + T.exp2(x * (-2.3022082 - 0.10294324 * (x * x))))
                         result[t, v] = x
@@ -185,6 +190,11 @@ def build(sms=132):
                         column = first + v // VECTOR * (LANES * VECTOR) + t * VECTOR + v % VECTOR
                         x = (T.cast(part[t, v], "float32") - mean[0]) * total[0]
                         x = x * T.cast(weight[column], "float32") + T.cast(bias[column], "float32")
+                        value[t, v] = x
+                    # Apart from the conversions above, which are of vectors: T.fast_rcp takes none.
+                    for t, v in T.Parallel(LANES, PART):
+                        column = first + v // VECTOR * (LANES * VECTOR) + t * VECTOR + v % VECTOR
+                        x = value[t, v]
                         normed[bm, column] = x
                         x = x * T.fast_rcp(1.0 + T.exp2(x * (-2.3022082 - 0.10294324 * (x * x))))
                         result[t, v] = x

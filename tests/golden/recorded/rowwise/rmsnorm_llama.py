@@ -63,7 +63,7 @@ def build():
                 value[i, j] = x * x
             T.reduce_sum(value, total, dim=1)
             for i in T.Parallel(1):
-                total[i] = T.rsqrt(total[i] / COLS + EPS)
+                total[i] = T.rsqrt(total[i] * (1.0 / COLS) + EPS)
 
             for i, j in T.Parallel(1, BLOCK_COLS):
                 x = T.cast(row[i, j], "float32") * total[i]

@@ -51,11 +51,15 @@ def build():
                 value[i, j] = x * x
             T.reduce_sum(value, total, dim=1)
             for i in T.Parallel(BLOCK_ROWS):
-                total[i] = T.rsqrt(total[i] / COLS + EPS)
+                total[i] = T.rsqrt(total[i] * (1.0 / COLS) + EPS)
 
             for i, j in T.Parallel(BLOCK_ROWS, BLOCK_COLS):
                 x = T.cast(row[i, j], "float32") * total[i]
                 x = x * T.cast(weight[j], "float32")
+                value[i, j] = x
+            # Apart from the conversions above, which are of vectors: T.fast_rcp takes none.
+            for i, j in T.Parallel(BLOCK_ROWS, BLOCK_COLS):
+                x = value[i, j]
                 x = x * T.fast_rcp(1.0 + T.exp2(x * -1.442695))
                 row[i, j] = x
             T.copy(row, out[bm * BLOCK_ROWS, 0])

@@ -52,7 +52,7 @@ def build():
                 value[i, j] = T.exp2((value[i, j] - top[i]) * LOG2_E)
             T.reduce_sum(value, total, dim=1)
             for i in T.Parallel(1):
-                total[i] = 1.0 / total[i]
+                total[i] = T.fast_rcp(total[i])
 
             for i, j in T.Parallel(1, BLOCK_COLS):
                 x = value[i, j] * total[i]

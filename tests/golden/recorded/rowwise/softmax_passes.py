@@ -76,7 +76,7 @@ def build():
                 lane_total[t] = lane_total[t] * T.exp2((lane_top[t] - top[0]) * LOG2_E)
             T.reduce_sum(lane_total, total, dim=0)
             for i in T.Parallel(1):
-                total[i] = 1.0 / total[i]
+                total[i] = T.fast_rcp(total[i])
 
             for back in T.serial(BLOCKS):
                 first = (BLOCKS - 1 - back) * BLOCK_COLS

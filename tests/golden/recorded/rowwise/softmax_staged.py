@@ -115,7 +115,7 @@ def build(sms=132):
                     lane_total[t] = lane_total[t] * T.exp2((lane_top[t] - top[0]) * LOG2_E)
                 T.reduce_sum(lane_total, total, dim=0)
                 for i in T.Parallel(1):
-                    total[i] = 1.0 / total[i]
+                    total[i] = T.fast_rcp(total[i])
                 for block in T.unroll(CARRIED):
                     first = (KEPT + block) * BLOCK_COLS
                     for t, v in T.Parallel(LANES, PART):

@@ -53,7 +53,7 @@ _STEPS: dict[type[GemmOp], Callable[[Any, torch.Tensor, Any], torch.Tensor]] = {
     Clamp: lambda op, x, _: torch.clamp(x, op.min, op.max),
     Map: lambda op, x, _: evaluate(op.fn, {"x": x}),
     Cast: lambda op, x, _: _rounded(x, op.dtype),
-    RowSoftmax: lambda op, x, _: torch.softmax(op.scale * x, -1),
+    RowSoftmax: lambda op, x, _: torch.softmax(x if op.scale == 1.0 else op.scale * x, -1),
     RowAmax: lambda op, x, _: x.abs().amax(-1),
     RowSumSquares: lambda op, x, _: x.square().sum(-1),
 }

@@ -8,7 +8,7 @@ carried along by its ends; then the error of the statistic's own arithmetic is a
 *Softmax* rises in its own score and falls in the others: with exponentials taken over one maximum,
 it lies between ``low / (low + the others' high)`` and ``high / (high + the others' low)``. An
 exponent s - top errs by 3 u |s - top|, its exponential by that and 8 u more, their sum by n u and
-by what its terms do; reciprocal and product add 4 u.
+by what its terms do; reciprocal and product add 4 u. It is not negative, nor much above 1.
 
 *Largest magnitude*: exact. *Sum of squares*: each square errs by u, and their sum as above.
 """
@@ -52,20 +52,23 @@ def _sum_squares(x: Interval) -> Interval:
 
 def _softmax(x: Interval) -> Interval:
     top = x.high.amax(-1, keepdim=True)
-    low, power, high = ((end - top).exp() for end in (x.low, x.value, x.high))
+    low, high = (x.low - top).exp(), (x.high - top).exp()
+    power = (x.value - x.value.amax(-1, keepdim=True)).exp()
     total = power.sum(-1, keepdim=True)
     # Where one element makes up nearly all of a sum, rounding must not leave less than nothing.
     most = (high.sum(-1, keepdim=True) - high).clamp_min(0.0)
     least = (low.sum(-1, keepdim=True) - low).clamp_min(0.0)
     value = power / total
     lowest, highest = (
-        torch.minimum(low / (low + most), value),
-        torch.maximum(high / (high + least), value),
+        torch.minimum(torch.where(low > 0, low / (low + most), 0.0), value),
+        torch.maximum(torch.where(high > 0, high / (high + least), 0.0), value),
     )
     exponent = 3 * UNIT * (top - x.low).nan_to_num(0.0, 0.0, 0.0) + 8 * UNIT
     spread = (power * exponent).sum(-1, keepdim=True) / total + x.value.shape[-1] * UNIT
     error = highest * (exponent + spread + 4 * UNIT) + 2 * TINY
-    bound = Interval(lowest, value, highest).widened(error)
+    largest = 1 + (x.value.shape[-1] + 12) * UNIT  # no exponential is larger than their sum
+    low, high = (lowest - error).clamp_min(0.0), (highest + error).clamp_max(largest)
+    bound = Interval(low, value, high)
     # NaN for certain with a NaN or +inf, or where all are -inf; those make the values above NaN.
     ends = x.value.isnan() | (x.value == torch.inf)
     certain = (x.is_point & ends).any(-1) | (x.is_point & (x.value == -torch.inf)).all(-1)

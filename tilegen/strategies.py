@@ -305,9 +305,13 @@ def programs(
 
 def accesses(program: Program) -> SearchStrategy[dict[str, Access]]:
     """Draw operands and outputs of a program that are not dense, and how not."""
+    outputs = program.spec.outputs
     served: dict[str, tuple[Access, ...]] = {
         operand.name: ("strided", "unaligned")
-        if operand.in_rows or operand in program.spec.outputs
+        if operand.in_rows or (operand in outputs and len(operand.shape) > 1)
+        # Vectors are read by any stride; of outputs, only those with stride 1 are used in place.
+        else ("unaligned",)
+        if operand in outputs
         else ("strided",)
         for operand in program.params
         if operand.kind not in ("scalar", "workspace")

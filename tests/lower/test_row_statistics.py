@@ -32,7 +32,7 @@ PROGRAMS = {
     "one_group": ("sm_90a", gemm(256, ALL, k=1024), schedule(64, 256, 128, **SPECIALIZED), {4}),
     "two_groups": ("sm_90a", gemm(200, ALL, k=1024), schedule(128, 208, 256, **SPECIALIZED), {4}),
     "few_rows": ("sm_80", gemm(253, ALL, m=16), tg.GemmSchedule(), {2, 4}),
-    "wide_sm_80": ("sm_80", gemm(256, ALL[1:]), schedule(128, 256, 256, "square"), {4}),
+    "wide_sm_80": ("sm_80", gemm(256, ALL[2:4]), schedule(128, 256, 256, "square"), {4}),
     "no_product": ("sm_90a", gemm(200, ALL, k=0), tg.GemmSchedule(), {32}),
 }  # fmt: skip
 BUILT = {

@@ -12,8 +12,9 @@ from tilegen.dims import Dyn
 from tilegen.expr import variables
 from tilegen.expr_print import calls_long_function
 from tilegen.geometry.gemm import GemmGeometry
-from tilegen.geometry.row_statistics import row_fragments
+from tilegen.geometry.row_statistics import row_fragments, row_ops
 from tilegen.geometry.specialized import REGISTERS
+from tilegen.row_statistics import RowAmax, RowSumSquares
 from tilegen.segments import Step
 from tilegen.specs.operands import Operand
 
@@ -26,6 +27,7 @@ _STEP, _FUNCTION, _STRIDES = 8, 56, 32
 _ELEMENT = 5  # registers of one element in flight: value, address, predicate
 _DEEP = 4  # more stages than that, and loads of two are in flight before the loop
 _GUARDED = 24  # a full tile whose rows are compared with a size known at the call
+_HELD = 3  # of which ptxas keeps one in so many in registers at once
 _ADDRESS = 6  # registers of one element to store: 64-bit address and its factors
 _COPY = 6  # registers of one cp.async of less than 16 bytes: addresses and predicate
 # What TileLang hands to each consumer thread by consumer warpgroups, when it re-allocates
@@ -59,9 +61,14 @@ def register_estimate(g: GemmGeometry) -> int:
 
 
 def _rows(g: GemmGeometry) -> int:
-    """Return registers of row statistics: a thread holds two rows of each 16 of its warp."""
+    """Return registers of row statistics: a thread holds two rows of each 16 of its warp.
+
+    Where those are many, as with mma.sync, a part of what is reduced in place of x lies beside it.
+    """
     rows = g.schedule.block_m // (g.warps[0] if g.warps else 1) // 8
-    return rows * len(row_fragments(g.spec))
+    reduced = any(isinstance(op, (RowAmax, RowSumSquares)) for op in row_ops(g.spec))
+    held = reduced and not g.wgmma
+    return rows * len(row_fragments(g.spec)) + (g.acc_registers // _HELD if held else 0)
 
 
 def producer_registers(g: GemmGeometry) -> int:

@@ -249,6 +249,8 @@ def place(operand: Operand, tensor: torch.Tensor, *, is_output: bool) -> Placeme
     if not operand.in_rows and not is_output:
         dense = operand.kind == "scalar" or (tensor.is_contiguous() and aligned)
         return Placement("dense" if dense else "strided", tensor.is_neg())
+    if operand.kind == "mainloop" and _has_become_empty(operand, tensor):
+        return Placement("unaligned", False)  # TMA has no map of nothing
     item, row = tensor.element_size(), tensor.shape[-1]
     new = place_new(operand, tensor.shape)
     if tensor.is_neg() or (row > 1 and tensor.stride(-1) != 1):
@@ -260,6 +262,12 @@ def place(operand: Operand, tensor: torch.Tensor, *, is_output: bool) -> Placeme
     # Rows that overlap are left to element-wise loads.
     regular = aligned and all(step >= row and step * item % 16 == 0 for step in steps)
     return Placement("strided" if regular else "unaligned", False)
+
+
+def _has_become_empty(operand: Operand, tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has no elements, and not because its spec says so."""
+    dims = zip(operand.shape, tensor.shape, strict=True)
+    return not tensor.numel() and all(size or isinstance(dim, Dyn) for dim, size in dims)
 
 
 def contiguous(tensor: torch.Tensor) -> torch.Tensor:

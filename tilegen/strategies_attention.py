@@ -134,8 +134,10 @@ def attention_specs(
     head_dim = draw(widths)
     chain = st.lists(epilogue_ops(Scale, Multiply, Cast), max_size=2).map(with_unique_names)
     batches = st.integers(0, 3) | st.just(Dyn("batch", hint=2))
+    sequences = draw(batches if batch is None else batch)
+    varlen = not isinstance(sequences, Dyn) and draw(st.booleans())
     return Attention(
-        batch=draw(batches if batch is None else batch),
+        batch=sequences,
         heads=kv_heads * ratio,
         kv_heads=kv_heads,
         seq_q=queries,
@@ -143,7 +145,8 @@ def attention_specs(
         head_dim=head_dim,
         head_dim_v=draw(st.just(head_dim) | widths),
         dtype=draw(_DTYPES),
-        layout=draw(st.sampled_from(("bshd", "bhsd"))),
+        varlen=varlen,
+        layout="bshd" if varlen else draw(st.sampled_from(("bshd", "bhsd"))),
         scale=draw(st.none() | constants(-1.0, 1.0)),  # pyright: ignore[reportArgumentType]
         scores=draw(scores()),
         mask=draw(st.none() | causals() | masks()),

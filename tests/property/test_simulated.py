@@ -71,6 +71,9 @@ def test_legal_programs_agree_with_the_reference(family, target, level, data):
     drawn = inputs(program.spec, sizes, torch.Generator().manual_seed(seed))
     values = VALUES[data.draw(st.sampled_from(sorted(VALUES)))]
     operands = {
-        name: values(tensor.float(), data.draw).to(tensor.dtype) for name, tensor in drawn.items()
+        name: tensor
+        if name.startswith("cu_seqlens")  # where sequences end is no value to be tried
+        else values(tensor.float(), data.draw).to(tensor.dtype)
+        for name, tensor in drawn.items()
     }
     tg.verify(program, on="cpu", level=level, operands=operands, seed=seed)

@@ -47,6 +47,11 @@ class AttentionGeometry(AttentionTorch):
         """The number of the tile of queries of a CTA."""
         return f"{self.tiles_text} - 1 - bm" if self.longest_first else "bm"
 
+    @property
+    def search_steps(self) -> int:
+        """Steps of a search among packed sequences and what is after them."""
+        return int(self.spec.batch).bit_length()  # pyright: ignore[reportArgumentType]
+
     # --- elements -----------------------------------------------------------------------------
 
     def box(self, name: str) -> str:
@@ -122,6 +127,19 @@ class AttentionGeometry(AttentionTorch):
         return self.spec.mask is not None or self.spec.varlen or bool(self.spec.scores)
 
     @property
+    def value_part(self) -> int:
+        """Columns of a value tile that are looked at at once, or 0 for all.
+
+        nvcc spills the addresses of rows that are no power of two.
+        """
+        return 0 if self.width_v.bit_count() == 1 else 32 if self.width_v % 32 == 0 else 16
+
+    @property
+    def value_column(self) -> str:
+        """The column of an element of a value tile, in that walk."""
+        return f"d0 * {self.value_part} + d" if self.value_part else "d"
+
+    @property
     def modifies(self) -> bool:
         """Whether anything is done to products before their softmax."""
         return self.scales_first or self.masked
@@ -151,25 +169,30 @@ class AttentionGeometry(AttentionTorch):
         """Statements of the first block of keys, if there is one, and of the one after the last."""
         span, lines = self.span, []
         pick, other = ("T.min", "T.max") if span.is_hull else ("T.max", "T.min")
+        if span.stops:
+            head, *rest = span.stops
+            lines += [f"stop = {head}", *(f"stop = {other}(stop, {text})" for text in rest)]
+            lines.append(f"stop = T.ceildiv(T.min(stop, {self.keys}), BLOCK_N)")
+        else:
+            lines.append(f"stop = T.ceildiv({self.keys}, BLOCK_N)")
+        if self.spec.varlen:  # room for tiles that is left over
+            lines.append("stop = T.if_then_else(m0 < length_q, stop, 0)")
         if span.firsts:
             head, *rest = span.firsts
             lines += [f"first = {head}", *(f"first = {pick}(first, {text})" for text in rest)]
-            lines.append("first = T.max(first, 0) // BLOCK_N")
-        if not span.stops:
-            return (*lines, f"stop = T.ceildiv({self.keys}, BLOCK_N)")
-        head, *rest = span.stops
-        lines += [f"stop = {head}", *(f"stop = {other}(stop, {text})" for text in rest)]
-        return (*lines, f"stop = T.ceildiv(T.min(stop, {self.keys}), BLOCK_N)")
+            lines.append("first = T.max(T.min(first // BLOCK_N, stop - 1), 0)")
+        return tuple(lines)
 
     @property
     def steps_text(self) -> str:
-        """The number of steps of the mainloop."""
+        """The number of steps of the mainloop: one at least, in which q is waited for."""
         if self.span.firsts:
-            return "T.max(stop - first, 0)"
+            return "T.max(stop - first, 1)"
         q, kv = self.spec.seq_q, self.spec.seq_kv
         early = bool(self.offset) and bool(self.span.stops)
-        late = isinstance(q, int) and isinstance(kv, int) and not self.spec.varlen and kv >= q
-        return "T.max(stop, 0)" if early and not late else "stop"
+        late = isinstance(q, int) and isinstance(kv, int) and kv >= q
+        sure = isinstance(kv, int) and not self.spec.varlen and (late or not early)
+        return "stop" if sure else "T.max(stop, 1)"
 
     @property
     def n0(self) -> str:

@@ -56,7 +56,7 @@ class AttentionBlocks:
         """Parameters of the emitted function: inputs, then outputs."""
         inputs = self.spec.operands
         if not self.has_keys:
-            kept = {"sink", *(getattr(op, "name", "") for op in self.spec.epilogue)}
+            kept = {"sink", "cu_seqlens_q", *(getattr(op, "name", "") for op in self.spec.epilogue)}
             inputs = tuple(o for o in inputs if o.name in kept)
         return inputs + self.spec.outputs
 
@@ -121,10 +121,9 @@ class AttentionBlocks:
     def ragged(self) -> bool:
         """Whether the last step may have keys beyond the sequence."""
         keys = self.spec.seq_kv
-        if self.spec.varlen:
+        if self.spec.varlen or isinstance(keys, Dyn):  # there may be no keys at all
             return True
-        multiple = keys.multiple_of if isinstance(keys, Dyn) else keys
-        return multiple % self.schedule.block_n != 0
+        return keys % self.schedule.block_n != 0
 
     @property
     def masked(self) -> bool:

@@ -69,7 +69,7 @@ class TorchPlaces(Places):
 
     def documents(self, name: str) -> list[str]:
         """Return conditions that hold where row and column are of one document."""
-        own = f"{name}[start_kv : start_kv + len(keys)]" if self.packed else f"{name}[b]"
+        own = f"{name}[start_kv:stop_kv]" if self.packed else f"{name}[b]"
         return ["place >= 0", f"{own}[place.clamp_min(0)] == {own}"]
 
 
@@ -122,6 +122,8 @@ def _condition(mask: Mask, places: Places, statements: list[str]) -> str:
         parts = [_condition(part, places, statements) for part in mask.masks]
         return _all(parts, " & " if isinstance(mask, Both) else " | ", statements)
     if isinstance(mask, Not):
+        if isinstance(mask.inner, DocumentMask) and len(places.documents("")) == 1:
+            return places.documents(mask.inner.name)[0].replace(" == ", " != ")
         inner = _condition(mask.inner, places, statements)
         return f"~{inner}" if inner.isidentifier() else f"~({inner})"
     if isinstance(mask, Causal):

@@ -72,7 +72,7 @@ class AttentionTorch(AttentionNames):
         head = "h // GROUP" if name in ("k", "v") and self.group > 1 else "h"
         if self.spec.varlen:
             side = "kv" if name in ("k", "v") else "q"
-            return f"{name}[start_{side} : stop_{side}, {head}]"
+            return f"{name}[start_{side}:stop_{side}, {head}]"
         return f"{name}[b, {head}]" if self.spec.layout == "bhsd" else f"{name}[b, :, {head}]"
 
     @property
@@ -100,9 +100,10 @@ class AttentionTorch(AttentionNames):
         """Lines up to the scaled scores ``x`` of the last sequence and head."""
         lines = [f"b, h = {self.batch} - 1, HEADS - 1"]
         if self.spec.varlen:
+            lines = lines if self.prefixes and self.has_keys else ["h = HEADS - 1"]
             lines += [
                 "start_q, stop_q = cu_seqlens_q.tolist()[-2:]",
-                "start_kv, stop_kv = cu_seqlens_kv.tolist()[-2:]",
+                *(["start_kv, stop_kv = cu_seqlens_kv.tolist()[-2:]"] if self.has_keys else []),
             ]
         if not self.has_keys:
             return tuple(lines)

@@ -15,12 +15,8 @@ BARRIER_BYTES = 1024  # static shared memory of the mbarriers, rounded up to its
 TMA_BOX = 256
 # Registers of a thread beside its parts of scores, weights and output.
 _CONSUMER, _ALONE, _FUNCTION = 48, 72, 40
+_AHEAD = 80  # of copies two steps and more ahead by the threads that multiply
 _SETMAXNREG = {1: 240, 2: 240}
-
-
-def _packed(g: AttentionGeometry) -> Iterator[Violation]:
-    if g.spec.varlen:
-        yield Violation("variant", g.schedule.variant, "packed sequences are not served yet")
 
 
 def _target(g: AttentionGeometry) -> Iterator[Violation]:
@@ -107,7 +103,9 @@ def _smem_capacity(g: AttentionGeometry) -> Iterator[Violation]:
 def register_limit(g: AttentionGeometry) -> int:
     """Return the registers that a thread which multiplies may use before it spills."""
     groups, rest = divmod(g.schedule.threads, 128)
-    if g.warp_specialized and g.producer_copies_by_tma and not rest and groups in _SETMAXNREG:
+    # Around a loop whose length is found in a loop, TileLang moves no registers.
+    moves = g.warp_specialized and g.producer_copies_by_tma and not g.spec.varlen
+    if moves and not rest and groups in _SETMAXNREG:
         return _SETMAXNREG[groups]
     return g.target.register_share(g.threads)
 
@@ -121,6 +119,8 @@ def register_estimate(g: AttentionGeometry) -> int:
     pairs = ceil(s.block_m * s.block_n / s.threads)
     held = acc + pairs + pairs // 2
     base = _CONSUMER if g.warp_specialized else _ALONE
+    if s.num_stages > 1 and not g.warp_specialized:
+        base += _AHEAD
     long = any(calls_long_function(step.value) for step in g.score_steps)
     return held + base + (_FUNCTION if long else 0)
 
@@ -149,7 +149,6 @@ def _grid(g: AttentionGeometry) -> Iterator[Violation]:
 
 
 RULES = (
-    Rule("packed", "Packed sequences have no kernel yet.", _packed),
     Rule("target-variant", "What the target cannot run is refused.", _target),
     Rule("tma-box", "The copy engine moves boxes of at most 256 elements a side.", _tile),
     Rule("warp-partition", "Weights stay in registers: warps split queries only.", _warp_partition),

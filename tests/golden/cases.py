@@ -1,5 +1,6 @@
 """The programs whose emitted source is recorded, by family and case: a small, telling set."""
 
+from golden.cases_attention import ATTENTION
 from golden.cases_elementwise import ELEMENTWISE
 from golden.cases_rowwise import ROWWISE
 
@@ -174,4 +175,4 @@ GEMM: dict[str, Program] = {
         schedule="default",
     ),
 }
-CASES = {"gemm": GEMM, "elementwise": ELEMENTWISE, "rowwise": ROWWISE}
+CASES = {"gemm": GEMM, "attention": ATTENTION, "elementwise": ELEMENTWISE, "rowwise": ROWWISE}

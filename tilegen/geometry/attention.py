@@ -45,7 +45,10 @@ class AttentionGeometry(AttentionTorch):
     @property
     def tile_text(self) -> str:
         """The number of the tile of queries of a CTA."""
-        return f"{self.tiles_text} - 1 - bm" if self.longest_first else "bm"
+        if not self.longest_first:
+            return "bm"
+        last = f"{self.tokens[0]} // BLOCK_M + BATCH" if self.spec.varlen else ""
+        return f"{last or self.tiles_text + ' - 1'} - bm"
 
     @property
     def search_steps(self) -> int:

@@ -53,11 +53,11 @@ def _warp_partition(g: AttentionGeometry) -> Iterator[Violation]:
 
 def _threads(g: AttentionGeometry) -> Iterator[Violation]:
     if g.threads > g.target.max_threads:
+        extra = f" plus {g.producer_threads} producer threads" if g.producer_threads else ""
         yield Violation(
             "threads",
             g.schedule.threads,
-            f"{g.schedule.threads} plus {g.producer_threads} producer threads exceed the "
-            f"{g.target.max_threads} threads of a CTA",
+            f"{g.schedule.threads}{extra} exceed the {g.target.max_threads} threads of a CTA",
         )
 
 

@@ -1,0 +1,57 @@
+"""The attention programs whose emitted source is recorded: each mask, score, layout and access."""
+
+import tilegen as tg
+from tilegen.program import Program
+
+HEADS = {"heads": 16, "kv_heads": 4, "head_dim": 128, "dtype": "bfloat16"}
+
+
+def _built(target="sm_90a", schedule=None, **fields) -> Program:
+    spec = tg.Attention(**{**HEADS, **fields})
+    wanted = "default" if schedule is None else tg.AttentionSchedule(**schedule)
+    return tg.build(spec, target=target, schedule=wanted)
+
+
+SQUARE = {"batch": 4, "seq_q": 4096, "seq_kv": 4096}
+DYNAMIC = {"batch": tg.dyn("batch", hint=8), "seq_q": tg.dyn("queries"), "seq_kv": tg.dyn("keys")}
+
+ATTENTION: dict[str, Program] = {
+    "plain": _built(**SQUARE, kv_heads=16),
+    "causal": _built(**SQUARE, mask=tg.Causal()),
+    "causal_sm_80": _built("sm_80", **SQUARE, mask=tg.Causal(), dtype="float16"),
+    "plain_sm_80": _built("sm_80", **DYNAMIC, head_dim=64, dtype="float16"),
+    "window_dynamic": _built(
+        **DYNAMIC, mask=tg.Window(1023, 0), scores=(tg.Softcap(50.0),), return_lse=True
+    ),
+    "prefix_alibi_bhsd": _built(
+        batch=2, seq_q=1000, seq_kv=1200, layout="bhsd", mask=tg.PrefixLm(), scores=(tg.Alibi(),)
+    ),
+    "documents": _built(**SQUARE, mask=tg.DocumentMask() & tg.Causal(), sink=True),
+    "bias_and_mask": _built(
+        batch=2,
+        seq_q=100,
+        seq_kv=361,
+        mask=tg.MaskTensor() | ~tg.Window(8, 8),
+        scores=(tg.ScoreBias(dtype="float32"),),
+        epilogue=(tg.Scale(), tg.Multiply(), tg.Cast("float16")),
+    ).with_access({"bias": "strided", "mask": "strided"}),
+    "padded_heads": _built(
+        batch=1, seq_q=512, seq_kv=512, head_dim=72, head_dim_v=40, mask=tg.Causal(), scale=-0.5
+    ),
+    "wide_values": _built(**SQUARE, kv_heads=16, head_dim=192, head_dim_v=128, mask=tg.Causal()),
+    "packed_slices": _built(**SQUARE, mask=tg.Causal()).with_access(
+        {"q": "strided", "k": "strided", "v": "strided"}
+    ),
+    "unaligned": _built(**SQUARE, head_dim=64, return_lse=True).with_access(
+        {"k": "unaligned", "out": "unaligned", "lse": "strided"}
+    ),
+    "varlen": _built(
+        batch=64,
+        seq_q=tg.dyn("tokens", hint=16384),
+        seq_kv=tg.dyn("tokens", hint=16384),
+        varlen=True,
+        mask=tg.Causal(),
+        return_lse=True,
+    ),
+    "no_keys": _built(batch=2, seq_q=100, seq_kv=0, sink=True, return_lse=True),
+}

@@ -1,0 +1,156 @@
+"""Attention: out = softmax(scale * q @ k.T, Causal()) @ v
+
+Emitted by tilegen for sm_80. Nothing here needs tilegen: edit freely.
+
+  q    (4, 4096, 16, 128) float16
+  k    (4, 4096, 4, 128) float16
+  v    (4, 4096, 4, 128) float16
+  out  (4, 4096, 16, 128) float16
+spec: Attention(batch=4, heads=16, kv_heads=4, seq_q=4096, seq_kv=4096, head_dim=128,
+      dtype='float16', mask=Causal())
+schedule: AttentionSchedule(block_m=128, block_n=64, num_stages=0, threads=256, order='heads',
+          variant='pipelined')
+"""
+
+import tilelang
+import tilelang.language as T
+import torch
+
+BATCH, HEADS, KV_HEADS = 4, 16, 4
+SEQ_Q, SEQ_KV = 4096, 4096
+DIM, DIM_V = 128, 128
+BLOCK_M, BLOCK_N = 128, 64
+GROUP = 4
+SCALE = 0.08838834764831845
+LOG2_E = 1.4426950408889634
+LOG2_SCALE = SCALE * LOG2_E
+
+
+def build():
+    """Return the kernel as a TileLang PrimFunc of (q, k, v, out)."""
+
+    @T.macro
+    def sees(row, column):
+        return column <= row
+
+    @T.prim_func
+    def attention_float16_causal(
+        q: T.Tensor((BATCH, SEQ_Q, HEADS, DIM), "float16"),
+        k: T.Tensor((BATCH, SEQ_KV, KV_HEADS, DIM), "float16"),
+        v: T.Tensor((BATCH, SEQ_KV, KV_HEADS, DIM_V), "float16"),
+        out: T.Tensor((BATCH, SEQ_Q, HEADS, DIM_V), "float16"),
+    ):
+        with T.Kernel(HEADS, T.ceildiv(SEQ_Q, BLOCK_M), BATCH, threads=256) as (h, bm, b):
+            q_shared = T.alloc_shared((BLOCK_M, DIM), "float16")
+            k_shared = T.alloc_shared((BLOCK_N, DIM), "float16")
+            v_shared = T.alloc_shared((BLOCK_N, DIM_V), "float16")
+            out_shared = T.alloc_shared((BLOCK_M, DIM_V), "float16")
+            flawed = T.alloc_shared((1,), "int32")
+            scores = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
+            weights = T.alloc_fragment((BLOCK_M, BLOCK_N), "float16")
+            acc = T.alloc_fragment((BLOCK_M, DIM_V), "float32")
+            top = T.alloc_fragment((BLOCK_M,), "float32")
+            base = T.alloc_fragment((BLOCK_M,), "float32")
+            shift = T.alloc_fragment((BLOCK_M,), "float32")
+            rescale = T.alloc_fragment((BLOCK_M,), "float32")
+            total = T.alloc_fragment((BLOCK_M,), "float32")
+            part = T.alloc_fragment((BLOCK_M,), "float32")
+
+            m0 = (T.ceildiv(SEQ_Q, BLOCK_M) - 1 - bm) * BLOCK_M
+            T.copy(q[b, m0 : m0 + BLOCK_M, h, 0:DIM], q_shared)
+            T.fill(top, -T.infinity("float32"))
+            T.fill(base, -T.infinity("float32"))
+            T.clear(total)
+            T.clear(acc)
+            stop = m0 + BLOCK_M
+            stop = T.ceildiv(T.min(stop, SEQ_KV), BLOCK_N)
+            for step in T.Pipelined(stop, num_stages=0):
+                n0 = step * BLOCK_N
+                T.copy(k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM], k_shared)
+                T.gemm(
+                    q_shared,
+                    k_shared,
+                    scores,
+                    transpose_B=True,
+                    clear_accum=True,
+                    policy=T.GemmWarpPolicy.FullRow,
+                )
+                partly = n0 + BLOCK_N > m0 + 1
+                if partly:
+                    for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                        seen = sees(m0 + i, n0 + j)
+                        scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
+                T.copy(base, rescale)
+                T.reduce_max(scores, top, dim=1, clear=False)
+                for i in T.Parallel(BLOCK_M):
+                    base[i] = top[i] * LOG2_SCALE
+                for i in T.Parallel(BLOCK_M):
+                    # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
+                    shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+                for i in T.Parallel(BLOCK_M):
+                    rescale[i] = T.exp2(rescale[i] - shift[i])
+                for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                    scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
+                T.reduce_sum(scores, part, dim=1)
+                for i in T.Parallel(BLOCK_M):
+                    total[i] = total[i] * rescale[i] + part[i]
+                for i, d in T.Parallel(BLOCK_M, DIM_V):
+                    acc[i, d] *= rescale[i]
+                T.copy(scores, weights)
+                T.copy(v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V], v_shared)
+                if partly:
+                    # What is not finite must not reach who does not see it: 0 times it is NaN.
+                    T.fill(flawed, 0)
+                    for j, d in T.Parallel(BLOCK_N, DIM_V):
+                        if ~T.isfinite(T.cast(v_shared[j, d], "float32")):
+                            flawed[0] = 1
+                    if flawed[0] != 0:
+                        for j in T.serial(BLOCK_N):
+                            for i, d in T.Parallel(BLOCK_M, DIM_V):
+                                x = T.cast(v_shared[j, d], "float32")
+                                seen = sees(m0 + i, n0 + j)
+                                acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
+                        for j, d in T.Parallel(BLOCK_N, DIM_V):
+                            x = v_shared[j, d]
+                            is_finite = T.isfinite(T.cast(x, "float32"))
+                            v_shared[j, d] = T.if_then_else(is_finite, x, 0)
+                T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
+
+            for i, d in T.Parallel(BLOCK_M, DIM_V):
+                acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+            T.copy(acc, out_shared)
+            T.copy(out_shared, out[b, m0 : m0 + BLOCK_M, h, 0:DIM_V])
+
+    return attention_float16_causal
+
+
+def main():
+    """Compare the kernel with torch in float64 on random operands, where there is a GPU."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was checked")
+        return
+    torch.manual_seed(0)
+    q = torch.randn(BATCH, SEQ_Q, HEADS, DIM, device="cuda").to(torch.float16)
+    k = torch.randn(BATCH, SEQ_KV, KV_HEADS, DIM, device="cuda").to(torch.float16)
+    v = torch.randn(BATCH, SEQ_KV, KV_HEADS, DIM_V, device="cuda").to(torch.float16)
+    out = torch.full((BATCH, SEQ_Q, HEADS, DIM_V), torch.nan, device="cuda").to(torch.float16)
+
+    kernel = tilelang.compile(build(), target={"arch": "sm_80", "kind": "cuda"})
+    kernel(q, k, v, out)
+
+    b, h = BATCH - 1, HEADS - 1
+    queries, keys = q[b, :, h].double(), k[b, :, h // GROUP].double()
+    x = queries @ keys.T * SCALE
+    column = torch.arange(len(keys), device="cuda")
+    row = torch.arange(len(queries), device="cuda")[:, None]
+    place = row + len(keys) - len(queries)
+    seen = column <= place
+    x = x.masked_fill(~seen, -torch.inf)
+    x = torch.softmax(x, 1).nan_to_num(0.0) @ v[b, :, h // GROUP].double()
+    error = (out[b, :, h].double() - x).norm() / (x.norm() + 1e-30)
+    print(f"out: relative error {error:.1e}")
+    assert error < 1e-2, "out differs from torch"
+
+
+if __name__ == "__main__":
+    main()

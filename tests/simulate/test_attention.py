@@ -1,0 +1,306 @@
+"""Simulated attention agrees with the reference: options in combination, hard values, laws."""
+
+from itertools import product
+
+import pytest
+import torch
+from attrs import evolve
+
+import tilegen as tg
+from tilegen.reference import inputs
+from tilegen.simulate import run_program
+
+torch.set_num_threads(1)
+
+MASKS = {
+    "none": None,
+    "causal": tg.Causal(),
+    "window": tg.Window(20, 7),
+    "window_causal": tg.Window(24, None) & tg.Causal(),
+    "prefix": tg.PrefixLm(),
+    "documents": tg.DocumentMask() & tg.Causal(),
+    "tensor": tg.MaskTensor(),
+    "joined": ~tg.Window(3, 3) | tg.MaskTensor(),
+}
+SCORES = {
+    "plain": (),
+    "softcap": (tg.Softcap(2.0),),
+    "alibi": (tg.Alibi(),),
+    "bias": (tg.ScoreBias(dtype="float32"),),
+    "two": (tg.ScoreBias(), tg.Softcap(5.0)),
+}
+LAYOUTS = {
+    "bshd": {"batch": 2, "layout": "bshd"},
+    "bhsd": {"batch": 2, "layout": "bhsd"},
+    "varlen": {"batch": 3, "varlen": True},
+}
+SHAPES = ((70, 90), (90, 45), (65, 65), (1, 129))
+HEADS = ((2, 2), (4, 2), (3, 1), (5, 1))
+WIDTHS = ((32, 32), (72, 40), (64, 64))
+TARGETS = ("sm_90a", "sm_80")
+SMALL = {"block_m": 64, "block_n": 32, "threads": 128}
+
+
+def built(spec, target="sm_90a", **schedule):
+    return tg.build(spec, target=target, schedule=tg.AttentionSchedule(**SMALL | schedule))
+
+
+def attention(**fields):
+    shape = {"batch": 1, "heads": 2, "kv_heads": 1, "seq_q": 70, "seq_kv": 90, "head_dim": 32}
+    return tg.Attention(**{**shape, "dtype": "float16", **fields})
+
+
+def combinations():
+    """Yield every mask with every score; layouts, shapes, heads and targets take turns."""
+    for number, (mask, score) in enumerate(product(MASKS, SCORES)):
+        layout = list(LAYOUTS)[(number + number // 5) % 3]
+        seq_q, seq_kv = SHAPES[(number // 2) % 4]
+        heads, kv_heads = HEADS[(number // 3) % 4]
+        width, width_v = WIDTHS[number % 3]
+        spec = tg.Attention(
+            **LAYOUTS[layout],
+            heads=heads,
+            kv_heads=kv_heads,
+            seq_q=seq_q,
+            seq_kv=seq_kv,
+            head_dim=width,
+            head_dim_v=width_v,
+            dtype=("float16", "bfloat16")[number % 2],
+            mask=MASKS[mask],
+            scores=SCORES[score],
+            sink=number % 4 == 1,
+            return_lse=number % 2 == 0,
+        )
+        yield f"{mask}-{score}-{layout}", spec, TARGETS[(number // 4) % 2]
+
+
+CASES = list(combinations())
+
+
+@pytest.mark.parametrize(("name", "spec", "target"), CASES, ids=[name for name, *_ in CASES])
+def test_masks_and_scores_in_every_combination(name, spec, target):
+    program = built(spec, target)
+    level = "scheduled" if len(name) % 2 else "tile"
+    tg.verify(program, on="cpu", level=level, seed=len(name))
+
+
+@pytest.mark.parametrize("level", ["tile", "scheduled"])
+@pytest.mark.parametrize(("seq_q", "seq_kv"), [(0, 5), (5, 0), (1, 1), (63, 64), (129, 127)])
+@pytest.mark.parametrize("varlen", [False, True], ids=["dense", "packed"])
+def test_one_program_serves_any_length(varlen, seq_q, seq_kv, level):
+    tg.verify(DYNAMIC[varlen], on="cpu", level=level, sizes={"sq": seq_q, "skv": seq_kv})
+
+
+DYNAMIC = {
+    varlen: built(
+        attention(
+            seq_q=tg.dyn("sq", hint=70),
+            seq_kv=tg.dyn("skv", hint=90),
+            mask=tg.Causal(),
+            return_lse=True,
+            varlen=varlen,
+            batch=2,
+        )
+    )
+    for varlen in (False, True)
+}
+
+
+# --- hard values ------------------------------------------------------------------------------
+
+
+def judged(program, change, level="tile", seed=0):
+    """Verify a program on random operands that ``change`` alters in place."""
+    operands = inputs(program.spec, {}, torch.Generator().manual_seed(seed))
+    change(operands)
+    tg.verify(program, on="cpu", level=level, operands=operands)
+    return operands
+
+
+def far_above(nats, key):
+    """Return a change by which one key scores so many nats above the rest, for every query."""
+
+    def change(operands):
+        q, k = operands["q"], operands["k"]
+        q[..., 0], k[..., 0] = 4.0, 0.0
+        k[:, key, :, 0] = nats * q.shape[-1] ** 0.5 / 4
+
+    return change
+
+
+def _negative(operands):
+    operands["q"].abs_().mul_(8)
+    operands["k"].abs_().mul_(-8)
+
+
+def _large(operands):
+    for name in ("q", "k"):
+        tensor = operands[name]
+        tensor.copy_(tensor / tensor.abs().max() * 6e4)
+
+
+def _one_hot(operands):
+    for tensor in (operands["q"], operands["k"]):
+        tensor.copy_(torch.nn.functional.one_hot(torch.arange(tensor[..., 0].numel()) % 32, 32)
+                     .view(tensor.shape) * 30)  # fmt: skip
+
+
+HARD = {
+    "20 nats, early": far_above(20, 2),
+    "20 nats, late": far_above(20, 69),
+    "40 nats, early": far_above(40, 2),
+    "40 nats, late": far_above(40, 69),
+    "all strongly negative": _negative,
+    "6e4": _large,
+    "one-hot": _one_hot,
+}
+
+
+@pytest.mark.parametrize("change", HARD.values(), ids=HARD)
+@pytest.mark.parametrize("mask", [None, tg.Causal()], ids=["full", "causal"])
+def test_hard_scores(mask, change):
+    judged(built(attention(mask=mask, return_lse=True)), change)
+    judged(built(attention(mask=mask, scores=(tg.Softcap(50.0),), dtype="bfloat16")), change)
+
+
+def test_one_key_far_above_is_all_of_the_output():
+    program = built(attention(seq_q=70, seq_kv=90))
+    operands = judged(program, far_above(40, 77))
+    out = run_program(program, operands)
+    torch.testing.assert_close(out, operands["v"][:, 77:78].expand_as(out), atol=2e-3, rtol=0)
+
+
+# --- what is not seen -------------------------------------------------------------------------
+
+NOT_FINITE = (torch.nan, torch.inf, -torch.inf)
+
+
+@pytest.mark.parametrize("level", ["tile", "scheduled"])
+@pytest.mark.parametrize("cap", [None, 0.5, 1.0, 50.0])
+def test_what_is_behind_a_mask_changes_nothing(cap, level):
+    scores = () if cap is None else (tg.Softcap(cap),)
+    program = built(attention(mask=tg.Causal(), scores=scores, return_lse=True))
+    operands = inputs(program.spec, {}, torch.Generator().manual_seed(0))
+    before = run_program(program, operands, level=level)
+    first = 50  # seen by queries from 30 on
+    for value in NOT_FINITE:
+        operands["k"][:, first:] = operands["v"][:, first:] = value
+        after = run_program(program, operands, level=level)
+        for old, new in zip(before, after, strict=True):
+            axis = 1 if old.dim() == 4 else 2
+            assert torch.equal(old.narrow(axis, 0, 30), new.narrow(axis, 0, 30))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("value", NOT_FINITE)
+@pytest.mark.parametrize("mask", ["causal", "tensor", "none"])
+def test_values_that_are_not_finite_reach_who_sees_them(mask, value, target):
+    program = built(attention(mask=MASKS[mask], head_dim_v=72), target)
+
+    def change(operands):
+        operands["v"][0, 85, 0, 3] = value
+        operands["v"][0, 11, 0, 70] = value
+
+    judged(program, change)
+
+
+def test_a_sequence_does_not_reach_its_neighbours():
+    program = built(attention(varlen=True, batch=3, seq_q=100, seq_kv=100, return_lse=True))
+    operands = inputs(program.spec, {}, torch.Generator().manual_seed(1))
+    ends = torch.tensor([0, 33, 33, 70], dtype=torch.int32)
+    operands |= {"cu_seqlens_q": ends, "cu_seqlens_kv": ends}
+    tg.verify(program, on="cpu", operands=operands)
+    before = run_program(program, operands)
+    for name in "qkv":
+        operands[name][33:] = torch.nan
+    after = run_program(program, operands)
+    assert torch.equal(before.out[:33], after.out[:33])
+    assert after.out[33:70].isnan().all()
+    assert (after.out[70:] == 0).all()
+    assert (after.lse[:, 70:] == -torch.inf).all()
+
+
+def test_slices_of_packed_tensors_are_read_in_place():
+    spec = attention(heads=4, kv_heads=2, mask=tg.Causal(), scores=(tg.ScoreBias(),))
+    packed = torch.randn(1, 90, 8, 32).half()
+    operands = {"q": packed[:, :70, :4], "k": packed[:, :, 4:6], "v": packed[:, :, 6:]}
+    operands["bias"] = torch.randn(90).half().expand(1, 4, 70, 90)
+    for target in TARGETS:
+        tg.verify(built(spec, target), on="cpu", operands=operands)
+
+
+# --- laws -------------------------------------------------------------------------------------
+
+
+def outputs(spec, operands, **schedule):
+    return run_program(built(spec, **schedule), operands)
+
+
+def drawn(spec, seed=0):
+    return inputs(spec, {}, torch.Generator().manual_seed(seed))
+
+
+def close(a, b):
+    torch.testing.assert_close(a.float(), b.float(), atol=2e-3, rtol=2e-3)
+
+
+def test_a_window_of_all_keys_is_no_mask():
+    spec = attention()
+    operands = drawn(spec)
+    expected = outputs(spec, operands)
+    assert torch.equal(outputs(evolve(spec, mask=tg.Window(160, 90)), operands), expected)
+
+
+def test_order_of_keys_does_not_matter():
+    spec = attention(mask=tg.MaskTensor(), return_lse=True)
+    operands = drawn(spec)
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(0))
+    moved = {**operands, **{name: operands[name][:, order] for name in "kv"}}
+    moved["mask"] = operands["mask"][..., order]
+    for first, second in zip(outputs(spec, operands), outputs(spec, moved), strict=True):
+        close(first, second)
+
+
+def test_scaled_values_scale_the_output():
+    spec = attention(mask=tg.Causal())
+    operands = drawn(spec)
+    expected = outputs(spec, operands) * 4
+    assert torch.equal(outputs(spec, {**operands, "v": operands["v"] * 4}), expected)
+
+
+@pytest.mark.parametrize("first", [1, 32, 50])
+def test_parts_of_the_keys_merge_by_their_logarithms(first):
+    spec = attention(return_lse=True)
+    operands = drawn(spec)
+    whole = outputs(spec, operands)
+    parts = []
+    for part in (slice(0, first), slice(first, 90)):
+        some = {name: operands[name][:, part] for name in "kv"}
+        count = part.stop - part.start
+        parts.append(outputs(evolve(spec, seq_kv=count), {**operands, **some}))
+    lse = torch.stack([part.lse for part in parts]).logsumexp(0)
+    close(lse, whole.lse)
+    weights = [(part.lse - lse).exp().transpose(1, 2)[..., None] for part in parts]
+    close(sum(w * part.out.float() for w, part in zip(weights, parts, strict=True)), whole.out)
+
+
+def test_empty_sequences_change_nothing():
+    spec = attention(varlen=True, batch=2, seq_q=80, seq_kv=90, mask=tg.Causal())
+    operands = drawn(spec)
+    ends = {"cu_seqlens_q": [0, 30, 80], "cu_seqlens_kv": [0, 55, 90]}
+    operands |= {name: torch.tensor(value).int() for name, value in ends.items()}
+    expected = outputs(spec, operands)
+    more = {"cu_seqlens_q": [0, 0, 30, 30, 80, 80], "cu_seqlens_kv": [0, 0, 55, 55, 90, 90]}
+    operands |= {name: torch.tensor(value).int() for name, value in more.items()}
+    assert torch.equal(outputs(evolve(spec, batch=5), operands), expected)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_stages_and_tiles_do_not_matter(target):
+    spec = attention(seq_kv=130, mask=None if target == "sm_80" else tg.Causal())
+    operands = drawn(spec)
+    expected = run_program(built(spec, target, num_stages=0), operands)
+    for stages in (1, 2):
+        program = built(spec, target, num_stages=stages)
+        assert torch.equal(run_program(program, operands, level="scheduled"), expected)
+    close(run_program(built(spec, target, block_n=64, num_stages=0), operands), expected)

@@ -132,7 +132,7 @@ def test_bytes_count_each_tensor_once():
         (65536, 320, "registers", 8, 128),
         (65536, 640, "registers", 16, 128),
         (32768, 1024, "registers", 32, 128),
-        (32768, 4096, "registers", 256, 256),
+        (32768, 4096, "registers", 128, 128),
         (16384, 16384, "registers", 256, 256),
         (8192, 131072, "staged", 512, 512),
         (4, 102400, "split", 256, 256),

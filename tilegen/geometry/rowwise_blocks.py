@@ -336,6 +336,7 @@ class RowwiseBlocks:
         reasons = {"variant": reason} if variant == self.variant else {}
         if self.variant == "registers":
             reasons["lanes"] = f"{self.held} elements of a row a thread, {self.vector} a load"
+            reasons["min_blocks"] = "24 warps an SM have enough loads in flight, if registers allow"
         if self.variant == "staged":
             reasons["block_cols"] = (
                 f"of {self.trips} blocks of a row, {self.kept} stay in shared memory and "

@@ -12,7 +12,7 @@ from attrs import field, frozen
 from tilegen.dims import hint
 from tilegen.epilogue import Store, step
 from tilegen.errors import ScheduleError
-from tilegen.expr_print import calls_long_function
+from tilegen.expr_print import calls_long_function, functions
 from tilegen.schedules.fields import UNSET, one_of, positive
 from tilegen.schedules.fields import describe as _describe
 from tilegen.specs.cross_entropy import CrossEntropy
@@ -33,8 +33,10 @@ MIN_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 BLOCK_COLS = (None, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 _SHORT = 5  # vectors of a row that a thread holds, where several rows share a warp
-_WIDE = 16  # elements of a row that a thread holds, where a CTA has one row
+_WIDE = 32  # elements of a row that a thread holds, where a CTA has one row
+_RESIDENT = 768  # threads of an SM whose loads in flight are enough: more have to save registers
 _MAX_ROW = 32768  # longest row that a CTA keeps in registers by default
+_SPLIT = 16  # elements of a row that a thread holds, where several CTAs share one
 _SPLIT_ROW = 8192  # shortest row that is worth several CTAs
 _BASE, _FUNCTION = 32, 24  # registers beside the row; those of a long function
 # Registers of a walk in blocks; those of a staged row stay in up to 32 between two walks.
@@ -155,6 +157,8 @@ def registers(spec: RowwiseSpec, variant: Variant, held: int, width: int) -> int
         need += held
     if any(operand.name == "residual" for operand in spec.own_operands):
         need += packed
+    if spec.dtype.bytes < 4 and variant in ("registers", "split"):
+        need += _ahead(spec, packed)
     out = spec.outputs[0]
     if out.dtype != spec.dtype and len(out.shape) == 2:
         need += held * (out.dtype.bytes if width > 1 else 4) // 4
@@ -166,12 +170,28 @@ def registers(spec: RowwiseSpec, variant: Variant, held: int, width: int) -> int
     return need + (_FUNCTION if any(map(calls_long_function, values)) else 0)
 
 
+def _ahead(spec: RowwiseSpec, packed: int) -> int:
+    """Return registers of what nvcc converts, or loads of weights, long before it is used.
+
+    Args:
+        spec: The spec, of 16-bit elements.
+        packed: Registers of the elements of a row that a thread holds.
+    """
+    if statistic(spec) == "softmax":
+        return 0
+    steps = [step(op) for op in spec.chain if not isinstance(op, Store)]
+    if any("T.fast_rcp" in functions(value) for value in steps):
+        return max(0, packed - 16)  # the loop that applies it is one of its own
+    vectors = len(spec.vectors) if isinstance(spec, (RmsNorm, LayerNorm)) and spec.affine else 0
+    return min(64, max(0, packed - 14) + vectors * max(0, packed - 8))
+
+
 def _min_blocks(target: Target, threads: int, need: int) -> int:
-    """Return how many CTAs of an SM to ask for: up to 1024 threads, as registers allow."""
+    """Return how many CTAs of an SM to ask for, as registers allow."""
     fitting = [
         count
         for count in MIN_BLOCKS
-        if count * threads <= max(1024, threads)
+        if count * threads <= max(_RESIDENT, threads)
         and target.registers_per_sm // (threads * count) // 8 * 8 >= need
     ]
     return max(fitting, default=1)
@@ -231,7 +251,7 @@ def default_schedule(
         # As many CTAs as the chip holds at once, as far as they have work for their threads.
         share = ceil(rows * cols / target.sms)
         part = min(8192, max(1024, 1 << (share - 1).bit_length()))
-        threads = lanes = max(128, part // _WIDE)
+        threads = lanes = max(128, part // _SPLIT)
         held, splits = part // threads, min(ceil(cols / part), threads)
     else:
         threads = 256
@@ -241,14 +261,13 @@ def default_schedule(
         steps = ceil(rows / (threads // lanes * COLUMN_STEPS))
         splits = max(1, min(steps // 4, 4 * target.sms // blocks, 32 * (threads // lanes)))
     need = registers(spec, variant, held, width)
-    one = variant == "staged" or threads != lanes
     return RowwiseSchedule(
         variant=variant,
         threads=threads,
         lanes=lanes,
         block_cols=block,
         splits=splits,
-        min_blocks=1 if one else _min_blocks(target, threads, need),
+        min_blocks=1 if variant == "staged" else _min_blocks(target, threads, need),
     )
 
 
@@ -265,9 +284,8 @@ def _lanes(spec: RowwiseSpec, width: int) -> int:
         if lanes <= 32:
             return lanes
     threads = 1 << max(6, (ceil(spec.cols / _WIDE) - 1).bit_length())
-    # Exponentials stay in fp32: fewer threads, with more registers each.
-    largest = 256 if statistic(spec) == "softmax" and spec.cols <= 16384 else 512
-    return min(largest, threads)
+    # Several CTAs an SM: one loads while another stores.
+    return min(256 if spec.cols <= 16384 else 512, threads)
 
 
 def candidates(

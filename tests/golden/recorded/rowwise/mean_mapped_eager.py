@@ -8,7 +8,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Reduce(rows=3000, cols=31, op='mean', dtype='bfloat16', map=x * x + 1,
       epilogue=(Bias('m'), Relu()), numerics='eager')
 schedule: RowwiseSchedule(variant='registers', threads=128, lanes=32, block_cols=None, splits=1,
-          min_blocks=1)
+          min_blocks=6)
 """
 
 import tilelang
@@ -43,6 +43,7 @@ def build():
             total = T.alloc_fragment((BLOCK_ROWS,), "float32")
 
             T.annotate_layout({row: held})
+            T.annotate_min_blocks_per_sm(6)
             T.copy(input[bm * BLOCK_ROWS, 0], row)
             for i, j in T.Parallel(BLOCK_ROWS, BLOCK_COLS):
                 x = T.cast(row[i, j], "float32")

@@ -7,8 +7,8 @@ Emitted by tilegen for sm_80. Nothing here needs tilegen: edit freely.
   out     (tokens, 4096) bfloat16
 spec: RmsNorm(rows=Dyn(name='tokens', multiple_of=1, hint=4096), cols=4096, dtype='bfloat16',
       eps=1e-06, weight_offset=1.0)
-schedule: RowwiseSchedule(variant='registers', threads=256, lanes=256, block_cols=None,
-          splits=1, min_blocks=4)
+schedule: RowwiseSchedule(variant='registers', threads=128, lanes=128, block_cols=None,
+          splits=1, min_blocks=6)
 """
 
 import tilelang
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 COLS = 4096
 BLOCK_COLS = 4096
-LANES = 256
+LANES = 128
 VECTOR = 8
 EPS = 1e-06
 WEIGHT_OFFSET = 1.0
@@ -40,13 +40,13 @@ def build():
         weight: T.Tensor((COLS,), "bfloat16"),
         out: T.Tensor((tokens, COLS), "bfloat16"),
     ):
-        with T.Kernel(tokens, threads=256) as bm:
+        with T.Kernel(tokens, threads=128) as bm:
             row = T.alloc_fragment((1, BLOCK_COLS), "bfloat16")
             value = T.alloc_fragment((1, BLOCK_COLS), "float32")
             total = T.alloc_fragment((1,), "float32")
 
             T.annotate_layout({row: held})
-            T.annotate_min_blocks_per_sm(4)
+            T.annotate_min_blocks_per_sm(6)
             T.copy(input[bm, 0], row)
             for i, j in T.Parallel(1, BLOCK_COLS):
                 x = T.cast(row[i, j], "float32")

@@ -9,8 +9,8 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   residual_out  (tokens, 4096) float16
 spec: RmsNorm(rows=Dyn(name='tokens', multiple_of=8, hint=4096), cols=4096, dtype='float16',
       eps=1e-06, residual=True, cast='before_weight')
-schedule: RowwiseSchedule(variant='registers', threads=256, lanes=256, block_cols=None,
-          splits=1, min_blocks=4)
+schedule: RowwiseSchedule(variant='registers', threads=128, lanes=128, block_cols=None,
+          splits=1, min_blocks=6)
 """
 
 import tilelang
@@ -20,7 +20,7 @@ from torch.nn import functional
 
 COLS = 4096
 BLOCK_COLS = 4096
-LANES = 256
+LANES = 128
 VECTOR = 8
 EPS = 1e-06
 
@@ -43,7 +43,7 @@ def build():
         out: T.Tensor((tokens, COLS), "float16"),
         residual_out: T.Tensor((tokens, COLS), "float16"),
     ):
-        with T.Kernel(tokens, threads=256) as bm:
+        with T.Kernel(tokens, threads=128) as bm:
             row = T.alloc_fragment((1, BLOCK_COLS), "float16")
             residual_row = T.alloc_fragment((1, BLOCK_COLS), "float16")
             value = T.alloc_fragment((1, BLOCK_COLS), "float32")
@@ -51,7 +51,7 @@ def build():
 
             T.assume(tokens % 8 == 0)
             T.annotate_layout({row: held, residual_row: held})
-            T.annotate_min_blocks_per_sm(4)
+            T.annotate_min_blocks_per_sm(6)
             T.copy(input[bm, 0], row)
             T.copy(residual[bm, 0], residual_row)
             for i, j in T.Parallel(1, BLOCK_COLS):

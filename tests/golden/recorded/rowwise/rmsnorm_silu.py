@@ -7,7 +7,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   out     (65536, 320) bfloat16
 spec: RmsNorm(rows=65536, cols=320, dtype='bfloat16', epilogue=(Silu(),), eps=1e-05)
 schedule: RowwiseSchedule(variant='registers', threads=128, lanes=8, block_cols=None, splits=1,
-          min_blocks=1)
+          min_blocks=6)
 """
 
 import tilelang
@@ -45,6 +45,7 @@ def build():
             total = T.alloc_fragment((BLOCK_ROWS,), "float32")
 
             T.annotate_layout({row: held})
+            T.annotate_min_blocks_per_sm(6)
             T.copy(input[bm * BLOCK_ROWS, 0], row)
             for i, j in T.Parallel(BLOCK_ROWS, BLOCK_COLS):
                 x = T.cast(row[i, j], "float32")

@@ -8,7 +8,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   out       (1000, 1024) float32
 spec: RmsNorm(rows=1000, cols=1024, dtype='float32', epilogue=(Residual(),), eps=1e-06)
 schedule: RowwiseSchedule(variant='registers', threads=128, lanes=64, block_cols=None, splits=1,
-          min_blocks=1)
+          min_blocks=6)
 """
 
 import tilelang
@@ -54,6 +54,7 @@ def build():
 
             T.assume(input_stride % 4 == 0)
             T.annotate_layout({row: held})
+            T.annotate_min_blocks_per_sm(6)
             T.copy(input[bm * BLOCK_ROWS, 0], row)
             for i, j in T.Parallel(BLOCK_ROWS, BLOCK_COLS):
                 x = row[i, j]

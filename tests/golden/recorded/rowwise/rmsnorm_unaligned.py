@@ -5,8 +5,8 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   input  (1000, 1024) bfloat16
   out    (1000, 1024) bfloat16
 spec: RmsNorm(rows=1000, cols=1024, dtype='bfloat16', eps=1e-06, affine=False)
-schedule: RowwiseSchedule(variant='registers', threads=128, lanes=32, block_cols=None, splits=1,
-          min_blocks=1)
+schedule: RowwiseSchedule(variant='registers', threads=128, lanes=64, block_cols=None, splits=1,
+          min_blocks=6)
 """
 
 import tilelang
@@ -16,9 +16,9 @@ from torch.nn import functional
 
 ROWS = 1000
 COLS = 1024
-BLOCK_ROWS = 4
+BLOCK_ROWS = 2
 BLOCK_COLS = 1024
-LANES = 32
+LANES = 64
 EPS = 1e-06
 
 
@@ -45,6 +45,7 @@ def build():
 
             T.assume(out_stride % 8 == 0)
             T.annotate_layout({row: held})
+            T.annotate_min_blocks_per_sm(6)
             T.copy(input[bm * BLOCK_ROWS, 0], row)
             for i, j in T.Parallel(BLOCK_ROWS, BLOCK_COLS):
                 x = T.cast(row[i, j], "float32")

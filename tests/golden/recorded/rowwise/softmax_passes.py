@@ -9,7 +9,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Softmax(rows=8192, cols=131072, dtype='bfloat16', epilogue=(Scale(axis='m',
       name='row_scale'),), mask='additive')
 schedule: RowwiseSchedule(variant='passes', threads=512, lanes=512, block_cols=16384, splits=1,
-          min_blocks=2)
+          min_blocks=1)
 """
 
 import tilelang
@@ -47,7 +47,6 @@ def build():
             total = T.alloc_fragment((1,), "float32")
 
             T.annotate_layout({part: T.Fragment((LANES, PART), forward_fn=lambda t, v: (t, v))})
-            T.annotate_min_blocks_per_sm(2)
             T.fill(lane_top, -T.infinity("float32"))
             T.clear(lane_total)
             for block in T.serial(BLOCKS):

@@ -5,8 +5,8 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   input  (65536, 4096) bfloat16
   out    (65536,) float32
 spec: Reduce(rows=65536, cols=4096, op='sum', dtype='bfloat16', out_dtype='float32')
-schedule: RowwiseSchedule(variant='registers', threads=256, lanes=256, block_cols=None,
-          splits=1, min_blocks=4)
+schedule: RowwiseSchedule(variant='registers', threads=128, lanes=128, block_cols=None,
+          splits=1, min_blocks=6)
 """
 
 import tilelang
@@ -16,7 +16,7 @@ import torch
 ROWS = 65536
 COLS = 4096
 BLOCK_COLS = 4096
-LANES = 256
+LANES = 128
 VECTOR = 8
 
 
@@ -34,13 +34,13 @@ def build():
         input: T.Tensor((ROWS, COLS), "bfloat16"),
         out: T.Tensor((ROWS,), "float32"),
     ):
-        with T.Kernel(ROWS, threads=256) as bm:
+        with T.Kernel(ROWS, threads=128) as bm:
             row = T.alloc_fragment((1, BLOCK_COLS), "bfloat16")
             value = T.alloc_fragment((1, BLOCK_COLS), "float32")
             total = T.alloc_fragment((1,), "float32")
 
             T.annotate_layout({row: held})
-            T.annotate_min_blocks_per_sm(4)
+            T.annotate_min_blocks_per_sm(6)
             T.copy(input[bm, 0], row)
             for i, j in T.Parallel(1, BLOCK_COLS):
                 x = T.cast(row[i, j], "float32")

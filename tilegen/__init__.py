@@ -56,12 +56,19 @@ if TYPE_CHECKING:
     from tilegen.specs.cross_entropy import CrossEntropy
     from tilegen.specs.elementwise import Elementwise, GeluAndMul, SiluAndMul
     from tilegen.specs.gemm import Gemm
-    from tilegen.specs.masks import Causal, DocumentMask, MaskTensor, PrefixLm, Window
+    from tilegen.specs.masks import (
+        Causal,
+        DocumentMask,
+        MaskMod,
+        MaskTensor,
+        PrefixLm,
+        Window,
+    )
     from tilegen.specs.norms import LayerNorm, RmsNorm
     from tilegen.specs.quantize_row import QuantizeRow
     from tilegen.specs.reads import Input, Part
     from tilegen.specs.reductions import Reduce
-    from tilegen.specs.scores import Alibi, ScoreBias
+    from tilegen.specs.scores import Alibi, ScoreBias, ScoreMod
     from tilegen.specs.softmax import Softmax
     from tilegen.targets import TARGETS, Target
     from tilegen.tune import tune
@@ -115,12 +122,19 @@ _MODULES = {
     "tilegen.specs.cross_entropy": ("CrossEntropy",),
     "tilegen.specs.elementwise": ("Elementwise", "GeluAndMul", "SiluAndMul"),
     "tilegen.specs.gemm": ("Gemm",),
-    "tilegen.specs.masks": ("Causal", "DocumentMask", "MaskTensor", "PrefixLm", "Window"),
+    "tilegen.specs.masks": (
+        "Causal",
+        "DocumentMask",
+        "MaskMod",
+        "MaskTensor",
+        "PrefixLm",
+        "Window",
+    ),
     "tilegen.specs.reads": ("Input", "Part"),
     "tilegen.specs.norms": ("LayerNorm", "RmsNorm"),
     "tilegen.specs.quantize_row": ("QuantizeRow",),
     "tilegen.specs.reductions": ("Reduce",),
-    "tilegen.specs.scores": ("Alibi", "ScoreBias"),
+    "tilegen.specs.scores": ("Alibi", "ScoreBias", "ScoreMod"),
     "tilegen.specs.softmax": ("Softmax",),
     "tilegen.targets": ("TARGETS", "Target"),
     "tilegen.tune": ("tune",),
@@ -152,6 +166,7 @@ __all__ = [
     "LayerNorm",
     "LegalityError",
     "Map",
+    "MaskMod",
     "MaskTensor",
     "Multiply",
     "OperandError",
@@ -172,6 +187,7 @@ __all__ = [
     "Scale",
     "ScheduleError",
     "ScoreBias",
+    "ScoreMod",
     "Sigmoid",
     "Silu",
     "SiluAndMul",

@@ -20,6 +20,7 @@ from tilegen.families import FAMILIES
 from tilegen.program import Program
 from tilegen.row_statistics import GemmOp
 from tilegen.specs.attention import AttentionOp
+from tilegen.specs.captured import Function
 from tilegen.specs.masks import MASKS, Mask, canonical
 from tilegen.specs.quantize_row import RowOp
 from tilegen.specs.reads import Read
@@ -175,6 +176,8 @@ def _mask(made: cattrs.Converter, value: Any) -> Any:
     kind: Any = MASKS[rest.pop("mask")]
     if "masks" in rest:
         rest["masks"] = tuple(_mask(made, part) for part in rest["masks"])
+    if kind is MASKS["MaskMod"]:
+        rest["fn"] = made.structure(rest["fn"], Function)
     if "inner" in rest:
         rest["inner"] = _mask(made, rest["inner"])
     return canonical(kind(**rest))

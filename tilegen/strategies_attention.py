@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -20,17 +21,29 @@ from tilegen.specs.masks import (
     Causal,
     DocumentMask,
     Mask,
+    MaskMod,
     MaskTensor,
     PrefixLm,
     Window,
     canonical,
 )
-from tilegen.specs.scores import Alibi, ScoreBias, ScoreOp
+from tilegen.specs.scores import Alibi, ScoreBias, ScoreMod, ScoreOp
 from tilegen.strategies import constants, dims_near, epilogue_ops, with_unique_names
 
 _DTYPES = st.sampled_from((DType.float16, DType.bfloat16))
 _RATIOS = (1, 1, 2, 3, 5, 7, 12)
 _WIDTHS = (8, 32, 64, 72, 96, 128)
+_MASK_MODS: tuple[Callable[..., Any], ...] = (
+    lambda b, h, q_idx, kv_idx: q_idx >= kv_idx,
+    lambda b, h, q_idx, kv_idx: (kv_idx <= q_idx + h) | (kv_idx < 5),
+    lambda b, h, q_idx, kv_idx: (q_idx / 8).floor() == (kv_idx / 8).floor(),
+    lambda b, h, q_idx, kv_idx: (q_idx - kv_idx).abs() + b < 30,
+)
+_SCORE_MODS: tuple[Callable[..., Any], ...] = (
+    lambda score, b, h, q_idx, kv_idx: score + (q_idx - kv_idx) * 0.125,
+    lambda score, b, h, q_idx, kv_idx: score.where(kv_idx > q_idx, score * 0.5 - h),
+    lambda score, b, h, q_idx, kv_idx: 4 * (score / 4).tanh() - b,
+)
 _ALIGNED = st.sampled_from(("bottom-right", "top-left"))
 
 
@@ -65,6 +78,7 @@ def leaf_masks(*kinds: type) -> SearchStrategy[Any]:
         PrefixLm: st.builds(PrefixLm, name=st.sampled_from(("prefix", "lengths"))),
         DocumentMask: st.builds(DocumentMask, name=st.sampled_from(("documents", "ids"))),
         MaskTensor: st.builds(MaskTensor, name=st.sampled_from(("mask", "allowed"))),
+        MaskMod: st.builds(MaskMod, st.sampled_from(_MASK_MODS)),
     }
     return st.one_of([drawn[kind] for kind in kinds or drawn])
 
@@ -102,6 +116,7 @@ def score_ops(*kinds: type) -> SearchStrategy[Any]:
             dtype=st.none() | st.sampled_from(tuple(DType)[:3]),
             name=st.sampled_from(("bias", "positions")),
         ),
+        ScoreMod: st.builds(ScoreMod, st.sampled_from(_SCORE_MODS)),
     }
     return st.one_of([drawn[kind] for kind in kinds or drawn])
 
@@ -112,7 +127,8 @@ def scores(draw: st.DrawFn) -> tuple[ScoreOp, ...]:
     taken: set[str] = set()
     drawn = draw(st.lists(score_ops(), max_size=2))
     return tuple(
-        op if isinstance(op, Softcap) else evolve(op, name=_free(op.name, taken)) for op in drawn
+        op if isinstance(op, (Softcap, ScoreMod)) else evolve(op, name=_free(op.name, taken))
+        for op in drawn
     )
 
 

@@ -275,7 +275,7 @@ def repro(
     has_operands: bool = False,
 ) -> str:
     """Return a line of Python that verifies ``program`` again, on a GPU if there is no level."""
-    if "Map(" in repr(program.spec):
+    if any(name in repr(program.spec) for name in ("Map(", "ScoreMod(", "MaskMod(")):
         made = f"tg.loads({dumps(program, indent=None)!r})"
     else:
         made = (

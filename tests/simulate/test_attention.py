@@ -12,6 +12,19 @@ from tilegen.simulate import run_program
 
 torch.set_num_threads(1)
 
+documents_of = (torch.arange(140) // 17).int()
+table = torch.randn(8, 300, generator=torch.Generator().manual_seed(0))
+warmth = torch.tensor(0.75)
+
+
+def _same_document(b, h, q_idx, kv_idx):
+    return (documents_of[q_idx] == documents_of[kv_idx]) & ((q_idx >= kv_idx) | (h > 0))
+
+
+def _relative(score, b, h, q_idx, kv_idx):
+    return torch.where(kv_idx > 40 + b, score * warmth, score + table[h, q_idx - kv_idx + 150])
+
+
 MASKS = {
     "none": None,
     "causal": tg.Causal(),
@@ -20,6 +33,7 @@ MASKS = {
     "prefix": tg.PrefixLm(),
     "documents": tg.DocumentMask() & tg.Causal(),
     "tensor": tg.MaskTensor(),
+    "mask_mod": tg.MaskMod(_same_document),
     "joined": ~tg.Window(3, 3) | tg.MaskTensor(),
 }
 SCORES = {
@@ -27,6 +41,7 @@ SCORES = {
     "softcap": (tg.Softcap(2.0),),
     "alibi": (tg.Alibi(),),
     "bias": (tg.ScoreBias(dtype="float32"),),
+    "score_mod": (tg.ScoreMod(_relative),),
     "two": (tg.ScoreBias(), tg.Softcap(5.0)),
 }
 LAYOUTS = {
@@ -53,7 +68,7 @@ def attention(**fields):
 def combinations():
     """Yield every mask with every score; layouts, shapes, heads and targets take turns."""
     for number, (mask, score) in enumerate(product(MASKS, SCORES)):
-        layout = list(LAYOUTS)[(number + number // 5) % 3]
+        layout = list(LAYOUTS)[(number + number // 6) % 3]
         seq_q, seq_kv = SHAPES[(number // 2) % 4]
         heads, kv_heads = HEADS[(number // 3) % 4]
         width, width_v = WIDTHS[number % 3]

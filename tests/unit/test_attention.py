@@ -69,6 +69,31 @@ def test_specs_survive_json_and_repr():
     assert eval(repr(spec), vars(tg) | {name: getattr(tg, name) for name in tg.__all__}) == spec
 
 
+def test_captured_tensors_become_operands():
+    import torch
+
+    ids, Table, heat = torch.arange(90).int(), torch.randn(8, 9), torch.tensor(2.0)
+
+    def score(score, b, h, q_idx, kv_idx):
+        return score * heat + Table[h][b]
+
+    def mask(b, h, q_idx, kv_idx):
+        return ids[q_idx] == ids[kv_idx]
+
+    spec = attention(scores=(tg.ScoreMod(score),), mask=tg.MaskMod(mask) & tg.Causal())
+    own = {operand.name: operand for operand in spec.operands[3:]}
+    assert list(own) == ["heat", "table", "ids"]
+    assert [own[name].dtype.value for name in own] == ["float32", "float32", "int32"]
+    assert [len(own[name].shape) for name in own] == [1, 2, 1]
+    assert tg.loads(tg.dumps(spec)) == spec
+    with pytest.raises(tg.SpecError, match=re.escape("fn='ids': has 1 axes; give 1 indices")):
+        tg.MaskMod(lambda b, h, q_idx, kv_idx: ids[q_idx, kv_idx] > 0)
+    with pytest.raises(tg.SpecError, match="returns a number, not a truth value"):
+        tg.MaskMod(lambda b, h, q_idx, kv_idx: q_idx - kv_idx)
+    with pytest.raises(tg.SpecError, match="returns a truth value"):
+        tg.ScoreMod(lambda score, b, h, q_idx, kv_idx: score > 0)
+
+
 def test_operands_come_in_the_documented_order():
     spec = attention(
         varlen=True,
@@ -194,6 +219,8 @@ BREAKS = [
      "num_stages", "sm_90a has 232448"),
     ("registers", {"head_dim": 256, "block_n": 128, "num_stages": 1}, "block_n",
      "need about 272 registers a thread, of 240"),
+    ("function-places", {"seq_kv": 2**25, "mask": tg.MaskMod(lambda b, h, q, kv: q >= kv)}, "mask",
+     "holds whole numbers to 16777216"),
     ("grid-extent", {"batch": 70000}, "order", "makes a grid of 1 x 8 x 70000 CTAs"),
 ]  # fmt: skip
 

@@ -81,7 +81,7 @@ class Case:
     def snippet(self, on: str) -> str:
         """Return Python that judges the case again."""
         program = self.program
-        if "Map(" in repr(program.spec):
+        if any(name in repr(program.spec) for name in ("Map(", "ScoreMod(", "MaskMod(")):
             made = f"loads({dumps(program, indent=None)!r})"
         else:
             made = (

@@ -5,8 +5,10 @@ from __future__ import annotations
 from attrs import frozen
 
 from tilegen.dtypes import DType
+from tilegen.geometry.attention_functions import tilelang_names
 from tilegen.geometry.attention_masks import conditions, taken
 from tilegen.geometry.attention_torch import AttentionTorch
+from tilegen.specs.scores import ScoreMod
 
 
 @frozen
@@ -100,9 +102,15 @@ class AttentionGeometry(AttentionTorch):
         spec = self.spec
         place = self.places.position("m0 + i")
         names = {"distance": f'T.cast({place} - n0 - j, "float32")', "x": ""}
+        places = {"b": "b", "h": "h", "q_idx": "m0 + i", "kv_idx": "n0 + j"}
+        for op in spec.scores:
+            if isinstance(op, ScoreMod):
+                names |= tilelang_names(op.fn, places)
         pair = "h, start_q + m0 + i, start_kv + n0 + j" if spec.varlen else "b, h, m0 + i, n0 + j"
         for operand in spec.operands:
             index = None
+            if operand.name in self.captured:
+                continue
             if operand.kind == "scalar":
                 index = f"{operand.name}[0]"
             elif operand.kind == "tile":

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from tilegen.expr import Call, variables
+from tilegen.expr_print import to_torch
+from tilegen.geometry.attention_functions import condition, tilelang_names, torch_names
+from tilegen.specs.captured import Function
 from tilegen.specs.masks import (
+    NAMED,
     Both,
     Causal,
     DocumentMask,
     Either,
     Mask,
+    MaskMod,
     MaskTensor,
     Not,
     PrefixLm,
@@ -41,6 +47,11 @@ class Places:
         at = "h, start_q + row, start_kv + column" if self.packed else "b, h, row, column"
         return f"{name}[{at}]"
 
+    def function(self, function: Function, statements: list[str]) -> str:
+        """Return the truth of a user's function; parts of long ones become statements."""
+        places = {"b": "b", "h": "h", "q_idx": "row", "kv_idx": "column"}
+        return condition(function, tilelang_names(function, places), statements)
+
     def documents(self, name: str) -> list[str]:
         """Return conditions that hold where row and column are of one document."""
         place, lead = self.position("row"), "start_kv + " if self.packed else "b, "
@@ -55,6 +66,11 @@ class TorchPlaces(Places):
     def position(self, query: str, align: str = "bottom-right") -> str:
         """Return the position of a query among the keys."""
         return "place" if align == "bottom-right" else query
+
+    def function(self, function: Function, statements: list[str]) -> str:
+        """Return the truth of a user's function."""
+        places = {"b": "b", "h": "h", "q_idx": "row.double()", "kv_idx": "column.double()"}
+        return to_torch(function.value, torch_names(function, places))
 
     def tensor(self, name: str) -> str:
         """Return the part of a tensor over pairs of queries and keys."""
@@ -121,7 +137,12 @@ def _condition(mask: Mask, places: Places, statements: list[str]) -> str:
     if isinstance(mask, (Both, Either)):
         parts = [_condition(part, places, statements) for part in mask.masks]
         return _all(parts, " & " if isinstance(mask, Both) else " | ", statements)
+    if isinstance(mask, MaskMod):
+        return places.function(mask.fn, statements)
     if isinstance(mask, Not):
+        if isinstance(mask.inner, MaskMod):
+            negated = evolve(mask.inner.fn, value=Call("logical_not", (mask.inner.fn.value,)))
+            return places.function(negated, statements)
         if isinstance(mask.inner, DocumentMask) and len(places.documents("")) == 1:
             return places.documents(mask.inner.name)[0].replace(" == ", " != ")
         inner = _condition(mask.inner, places, statements)
@@ -150,15 +171,21 @@ def _all(parts: list[str], sign: str, statements: list[str]) -> str:
 
 def taken(mask: Mask | None, packed: bool) -> tuple[str, ...]:
     """Return what the conditions of a mask take beside row and column, in order."""
-    found: dict[str, None] = {}
+    found: set[str] = set()
+    operands: dict[str, None] = {}
     for leaf in leaves(mask):
         if isinstance(leaf, PrefixLm):
-            found |= {"b": None}
+            found |= {"b"}
         elif isinstance(leaf, DocumentMask):
-            found |= {"start_kv" if packed else "b": None}
+            found |= {"start_kv" if packed else "b"}
         elif isinstance(leaf, MaskTensor):
-            found |= dict.fromkeys(("h", "start_q", "start_kv") if packed else ("b", "h"))
-    operands = [leaf.name for leaf in leaves(mask) if not isinstance(leaf, (Causal, Window))]
+            found |= {"h", "start_q", "start_kv"} if packed else {"b", "h"}
+        elif isinstance(leaf, MaskMod):
+            exprs = (leaf.fn.value, *(index for load in leaf.fn.loads for index in load.indices))
+            found |= {name for expr in exprs for name in variables(expr)} & {"b", "h"}
+            operands |= dict.fromkeys(tensor.name for tensor in leaf.fn.tensors)
+        if isinstance(leaf, NAMED):
+            operands[leaf.name] = None
     return (*sorted(found), *operands)
 
 

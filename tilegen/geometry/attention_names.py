@@ -87,6 +87,8 @@ class AttentionNames(AttentionBlocks):
             return (*lead, *((heads, seq) if bhsd else (seq, heads)), width)
         if operand.name == "lse":
             return (*lead, "HEADS", queries)
+        if operand.name in self.captured:
+            return tuple(map(str, operand.shape))
         if operand.shape == spec.pairs and len(operand.shape) > 2:
             return (*lead, "HEADS", queries, keys)
         if operand.name.startswith("cu_seqlens"):
@@ -101,6 +103,11 @@ class AttentionNames(AttentionBlocks):
     def prefixes(self) -> tuple[str, ...]:
         """Names of operands with lengths of prefixes."""
         return tuple(m.name for m in leaves(self.spec.mask) if isinstance(m, PrefixLm))
+
+    @property
+    def captured(self) -> tuple[str, ...]:
+        """Names of tensors that users' functions capture."""
+        return tuple(tensor.name for fn in self.spec.functions for tensor in fn.tensors)
 
     @property
     def documents(self) -> tuple[str, ...]:

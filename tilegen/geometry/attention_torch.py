@@ -6,13 +6,14 @@ from attrs import frozen
 
 from tilegen.dtypes import DType
 from tilegen.expr_print import to_torch
+from tilegen.geometry.attention_functions import torch_names
 from tilegen.geometry.attention_masks import TorchPlaces, conditions
 from tilegen.geometry.attention_names import AttentionNames
 from tilegen.specs.masks import (
     leaves,
 )
 from tilegen.specs.operands import Operand
-from tilegen.specs.scores import Alibi
+from tilegen.specs.scores import Alibi, ScoreMod
 
 
 @frozen
@@ -56,7 +57,13 @@ class AttentionTorch(AttentionNames):
     def torch_names(self) -> dict[str, str]:
         """Torch text of the variables of both chains, for one sequence and head."""
         names = {"x": "x", "distance": "(place - column).double()"}
+        places = {"b": "b", "h": "h", "q_idx": "row.double()", "kv_idx": "column.double()"}
+        for op in self.spec.scores:
+            if isinstance(op, ScoreMod):
+                names |= torch_names(op.fn, places)
         for operand in self.spec.operands:
+            if operand.name in self.captured:
+                continue
             if operand.kind == "scalar":
                 names[operand.name] = f"{operand.name}.double()"
             elif operand.kind == "tile":
@@ -89,6 +96,9 @@ class AttentionTorch(AttentionNames):
             return f"{count}.to(torch.int32)"
         if operand.dtype == DType.bool:
             return f'torch.rand({shape}, device="cuda") < 0.9'
+        if operand.dtype in (DType.int32, DType.int64) and operand.name in self.captured:
+            kind = f'device="cuda", dtype=torch.{operand.dtype}'
+            return f"torch.randint(0, 3, ({shape},), {kind})"
         if operand.dtype == DType.int32:
             most = f"{self.tokens[1]} // 3 + 1"
             some = f'torch.randint({most}, ({shape},), device="cuda", dtype=torch.int32)'
@@ -100,7 +110,8 @@ class AttentionTorch(AttentionNames):
         """Lines up to the scaled scores ``x`` of the last sequence and head."""
         lines = [f"b, h = {self.batch} - 1, HEADS - 1"]
         if self.spec.varlen:
-            lines = lines if self.prefixes and self.has_keys else ["h = HEADS - 1"]
+            named = (self.prefixes or self.spec.functions) and self.has_keys
+            lines = lines if named else ["h = HEADS - 1"]
             lines += [
                 "start_q, stop_q = cu_seqlens_q.tolist()[-2:]",
                 *(["start_kv, stop_kv = cu_seqlens_kv.tolist()[-2:]"] if self.has_keys else []),

@@ -11,20 +11,23 @@ from attrs import frozen
 from tilegen.dtypes import DType
 from tilegen.epilogue import Cast, Softcap, operand_kind
 from tilegen.operands import shape_of, torch_dtype
+from tilegen.reference.expr import evaluate
 from tilegen.reference.gemm import torch_step
 from tilegen.specs.attention import Attention
+from tilegen.specs.captured import Function
 from tilegen.specs.masks import (
     Both,
     Causal,
     DocumentMask,
     Either,
     Mask,
+    MaskMod,
     MaskTensor,
     Not,
     PrefixLm,
     Window,
 )
-from tilegen.specs.scores import Alibi, ScoreBias, ScoreOp
+from tilegen.specs.scores import Alibi, ScoreBias, ScoreMod, ScoreOp
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -128,6 +131,9 @@ def _seen(mask: Mask | None, piece: Piece) -> torch.Tensor:
         if left is not None:
             found = found & (column >= own - left)
         return found if right is None else found & (column <= own + right)
+    if isinstance(mask, MaskMod):
+        # In the kernel's own precision, in which whole numbers up to 2^24 are exact.
+        return evaluate(mask.fn.value, function_values(mask.fn, piece, torch.float32))
     operand = piece.operands[mask.name]
     if isinstance(mask, PrefixLm):
         length = operand[piece.batch] if piece.batch < len(operand) else 0
@@ -141,6 +147,33 @@ def _seen(mask: Mask | None, piece: Piece) -> torch.Tensor:
     return (place >= 0) & (own[place.clamp_min(0)] == own)
 
 
+def function_values(
+    function: Function, piece: Piece, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """Return the variables of a user's function but the score, which broadcast over its pairs."""
+    device = piece.row.device
+    heads = torch.arange(piece.heads.start, piece.heads.stop, device=device)[:, None, None]
+    places = {
+        "b": torch.tensor(piece.batch),
+        "h": heads,
+        "q_idx": piece.row,
+        "kv_idx": piece.column,
+    }
+    values = {name: place.to(device=device, dtype=dtype) for name, place in places.items()}
+    loaded = {}
+    for load in function.loads:
+        tensor = piece.operands[load.tensor]
+        indices = [evaluate(index, values).long() for index in load.indices]
+        pairs = list(zip(indices, tensor.shape, strict=True))
+        inside = [(index >= 0) & (index < size) for index, size in pairs]
+        kept = [index.clamp(0, max(size - 1, 0)) for index, size in pairs]
+        element = tensor[tuple(torch.broadcast_tensors(*kept))] if tensor.numel() else kept[0] * 0
+        for condition in inside:
+            element = torch.where(condition, element, torch.zeros_like(element))
+        loaded[load.variable] = element.to(dtype)
+    return values | loaded
+
+
 def score_operand(op: ScoreOp, piece: Piece, dtype: torch.dtype) -> torch.Tensor | None:
     """Return the values of a score op's operand for each query and key, or None without one."""
     if isinstance(op, Alibi):
@@ -152,6 +185,8 @@ def scored(op: ScoreOp, x: torch.Tensor, piece: Piece) -> torch.Tensor:
     """Return scores after one op."""
     if isinstance(op, Softcap):
         return op.cap * torch.tanh(x / op.cap)
+    if isinstance(op, ScoreMod):
+        return evaluate(op.fn.value, {"x": x, **function_values(op.fn, piece, x.dtype)})
     operand = score_operand(op, piece, x.dtype)
     assert operand is not None
     if isinstance(op, Alibi):
@@ -241,6 +276,7 @@ def inputs(
     them empty, with tokens left over; documents and prefixes of random lengths too.
     """
     tensors: dict[str, torch.Tensor] = {}
+    captured = {tensor.name for fn in spec.functions for tensor in fn.tensors}
     for operand in spec.operands:
         shape = shape_of(operand, sizes)
         if operand.name.startswith("cu_seqlens"):
@@ -249,6 +285,9 @@ def inputs(
         elif operand.dtype == DType.bool:
             drawn = torch.rand(shape, generator=generator, device=generator.device)
             tensors[operand.name] = drawn < 0.8
+        elif operand.name in captured and not torch_dtype(operand.dtype).is_floating_point:
+            drawn = torch.randint(0, 3, shape, generator=generator, device=generator.device)
+            tensors[operand.name] = drawn.to(torch_dtype(operand.dtype))
         elif operand.dtype == DType.int32:
             tensors[operand.name] = _integers(spec, operand.name, shape, tensors, generator)
         else:

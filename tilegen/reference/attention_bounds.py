@@ -28,6 +28,7 @@ from tilegen.reference.attention import (
     Piece,
     attended,
     empty_outputs,
+    function_values,
     lse_part,
     pieces,
     score_operand,
@@ -35,7 +36,7 @@ from tilegen.reference.attention import (
 )
 from tilegen.reference.bounds import FP32_MAX, UNIT, Interval, interval
 from tilegen.specs.attention import Attention
-from tilegen.specs.scores import score_step
+from tilegen.specs.scores import ScoreMod, score_step
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -111,6 +112,9 @@ def _scores(piece: Piece) -> Interval:
         values = {"x": x}
         distance = (piece.place - piece.column).double()
         values["distance"] = Interval.exact(distance)
+        if isinstance(op, ScoreMod):
+            loaded = function_values(op.fn, piece, torch.float64)
+            values |= {name: Interval.exact(value) for name, value in loaded.items()}
         operand = score_operand(op, piece, torch.float64)
         if operand is not None:
             values[op.name] = Interval.exact(operand)  # type: ignore[union-attr]

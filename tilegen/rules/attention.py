@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from tilegen.dims import Dyn
+from tilegen.dims import Dyn, hint
 from tilegen.expr_print import calls_long_function
 from tilegen.geometry.attention import AttentionGeometry
 from tilegen.rules.rule import Rule, Violation
 
 MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
+MAX_PLACE = 2**24
 BARRIER_BYTES = 1024  # static shared memory of the mbarriers, rounded up to its alignment
 TMA_BOX = 256
 # Registers of a thread beside its parts of scores, weights and output.
@@ -138,6 +139,16 @@ def _registers(g: AttentionGeometry) -> Iterator[Violation]:
         )
 
 
+def _places(g: AttentionGeometry) -> Iterator[Violation]:
+    longest = max(hint(g.spec.seq_q), hint(g.spec.seq_kv))
+    if g.spec.functions and longest > MAX_PLACE:
+        yield Violation(
+            "mask" if g.spec.mask is not None else "scores",
+            longest,
+            f"users' functions compute places in float32, which holds whole numbers to {MAX_PLACE}",
+        )
+
+
 def _grid(g: AttentionGeometry) -> Iterator[Violation]:
     x, y, z = g.grid(g.hint_sizes)
     if x > MAX_GRID_X or max(y, z) > MAX_GRID_Y:
@@ -156,5 +167,6 @@ RULES = (
     Rule("pipeline", "Stages are for steps that there are, and tiles that none writes.", _stages),
     Rule("smem-capacity", "TileLang compiles what a CTA cannot hold (H18a).", _smem_capacity),
     Rule("registers", "Spilled scores cost more than any tile saves.", _registers),
+    Rule("function-places", "Places in users' functions are float32 numbers.", _places),
     Rule("grid-extent", "Grid axes y and z hold 65535 CTAs (H19).", _grid),
 )

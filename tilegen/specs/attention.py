@@ -10,14 +10,23 @@ from attrs import Attribute, Converter, evolve, field, frozen
 
 from tilegen.dims import Dim, Dyn, coordinate, extent, size
 from tilegen.dtypes import DType, dtype
-from tilegen.epilogue import Cast, Multiply, Scale, finite, operand_dtype, operand_kind
+from tilegen.epilogue import (
+    Cast,
+    Multiply,
+    Scale,
+    finite,
+    operand_dtype,
+    operand_kind,
+)
 from tilegen.errors import SpecError
 from tilegen.fields import instance_of, one_of, to_number
 from tilegen.reprs import compact_repr
 from tilegen.specs.attended import attended
+from tilegen.specs.captured import Function
 from tilegen.specs.masks import (
     NAMED,
     Mask,
+    MaskMod,
     MaskTensor,
     PrefixLm,
     bottom_right,
@@ -25,7 +34,7 @@ from tilegen.specs.masks import (
     leaves,
 )
 from tilegen.specs.operands import RESERVED, Operand, check_names
-from tilegen.specs.scores import Alibi, ScoreBias, ScoreOp, score_chain
+from tilegen.specs.scores import Alibi, ScoreBias, ScoreMod, ScoreOp, score_chain
 
 AttentionOp = Scale | Multiply | Cast
 
@@ -173,7 +182,7 @@ class Attention:
             seq, head_dim).
         scale: What scores are multiplied by; None is ``1 / sqrt(head_dim)``.
         scores: What is done to scaled scores, from left to right: `Softcap`, `Alibi`,
-            `ScoreBias`.
+            `ScoreBias`, `ScoreMod`.
         mask: The keys that a query sees, such as ``tg.Causal()``; None is all.
         varlen: Whether sequences are packed one after the other as (tokens, heads, head_dim):
             sequence s has the queries from ``cu_seqlens_q[s]`` to ``cu_seqlens_q[s + 1]`` and the
@@ -253,7 +262,7 @@ class Attention:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The inputs: q, k, v, then those of varlen, scores, mask, sink and epilogue."""
+        """The inputs: q, k, v, then those of varlen, scores, mask, functions, sink, epilogue."""
         kv = self.kv_heads
         q = self._tensor(self.seq_q, self.heads, self.head_dim)
         k = self._tensor(self.seq_kv, kv, self.head_dim)
@@ -266,10 +275,10 @@ class Attention:
             ends = (self.batch + 1,)  # type: ignore[operator]
             for name in ("cu_seqlens_q", "cu_seqlens_kv"):
                 found.append(Operand(name, ends, DType.int32, "broadcast"))
-        found += [
-            self._score_operand(op) for op in self.scores if isinstance(op, (Alibi, ScoreBias))
-        ]
-        found += [self._mask_operand(mask) for mask in leaves(self.mask) if isinstance(mask, NAMED)]
+        captured = {t.name: t.operand for fn in self.functions for t in fn.tensors}
+        own = [self._score_operand(op) for op in self.scores if isinstance(op, (Alibi, ScoreBias))]
+        own += [self._mask_operand(mask) for mask in leaves(self.mask) if isinstance(mask, NAMED)]
+        found += [*own, *captured.values()]
         if self.sink:
             found.append(Operand("sink", (self.heads,), DType.float32, "broadcast"))
         for op in self.epilogue:
@@ -304,9 +313,16 @@ class Attention:
         return (Operand("out", out, self.dtype, "tile"), *([lse] if self.return_lse else []))
 
     @property
+    def functions(self) -> tuple[Function, ...]:
+        """The users' functions of scores, then of masks."""
+        found = [op.fn for op in self.scores if isinstance(op, ScoreMod)]
+        return (*found, *(mask.fn for mask in leaves(self.mask) if isinstance(mask, MaskMod)))
+
+    @property
     def dynamic(self) -> tuple[Dyn, ...]:
-        """The dynamic dimensions, each once."""
-        dims = (self.batch, self.seq_q, self.seq_kv)
+        """The dynamic dimensions, those of captured tensors included, each once."""
+        captured = [dim for fn in self.functions for t in fn.tensors for dim in t.operand.shape]
+        dims = (self.batch, self.seq_q, self.seq_kv, *captured)
         return tuple({dim.name: dim for dim in dims if isinstance(dim, Dyn)}.values())
 
     def flops(self, sizes: Mapping[str, int]) -> int:

@@ -6,7 +6,7 @@ last key (bottom-right alignment), unless a mask says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
 from attrs import evolve, field, frozen
@@ -15,6 +15,7 @@ from tilegen.epilogue import identifier
 from tilegen.errors import SpecError
 from tilegen.fields import one_of
 from tilegen.reprs import compact_repr
+from tilegen.specs.captured import INDICES, Function, traced
 
 Align = Literal["bottom-right", "top-left"]
 
@@ -138,6 +139,26 @@ class MaskTensor(_Joined):
     name: str = field(default="mask", validator=identifier, kw_only=True)
 
 
+def _of_places(fn: Callable[..., object] | Function) -> Function:
+    return fn if isinstance(fn, Function) else traced(fn, *INDICES, boolean=True)
+
+
+@frozen(repr=False)
+class MaskMod(_Joined):
+    """The keys for which a user's function of the place is true, traced when the mask is made.
+
+    Args:
+        fn: A function ``(b, h, q_idx, kv_idx)`` that uses Python operators and torch functions.
+            Places are whole numbers, counted from 0 in each sequence. A tensor that it captures
+            and indexes becomes an operand of its variable's name; an element outside of it reads
+            as 0.
+    """
+
+    __repr__ = compact_repr
+
+    fn: Function = field(converter=_of_places)
+
+
 @frozen(repr=False)
 class Both(_Joined):
     """The keys that every one of ``masks`` shows: what ``&`` makes."""
@@ -168,7 +189,7 @@ class Not(_Joined):
         return f"~{_atom(self.inner)}"
 
 
-Mask = Causal | Window | PrefixLm | DocumentMask | MaskTensor | Both | Either | Not
+Mask = Causal | Window | PrefixLm | DocumentMask | MaskTensor | MaskMod | Both | Either | Not
 MASKS: dict[str, type[Mask]] = {mask.__name__: mask for mask in get_args(Mask)}
 NAMED = (PrefixLm, DocumentMask, MaskTensor)
 """Masks that read an operand."""

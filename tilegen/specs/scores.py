@@ -7,6 +7,7 @@ step's operand by its name.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 from attrs import evolve, field, frozen
@@ -16,6 +17,7 @@ from tilegen.epilogue import Softcap, X, identifier, step
 from tilegen.errors import SpecError
 from tilegen.expr import Call, Expr, Var
 from tilegen.reprs import compact_repr
+from tilegen.specs.captured import INDICES, Function, traced
 
 
 @frozen(repr=False)
@@ -48,7 +50,27 @@ class ScoreBias:
     name: str = field(default="bias", validator=identifier, kw_only=True)
 
 
-ScoreOp = Softcap | Alibi | ScoreBias
+def _of_score(fn: Callable[..., object] | Function) -> Function:
+    return fn if isinstance(fn, Function) else traced(fn, "x", *INDICES, boolean=False)
+
+
+@frozen(repr=False)
+class ScoreMod:
+    """A user's function of the score and its place, traced once when the op is made.
+
+    Args:
+        fn: A function ``(score, b, h, q_idx, kv_idx)`` that uses Python operators and torch
+            functions. Places are whole numbers, counted from 0 in each sequence. A tensor that it
+            captures and indexes becomes an operand of its variable's name; an element outside of
+            it reads as 0.
+    """
+
+    __repr__ = compact_repr
+
+    fn: Function = field(converter=_of_score)
+
+
+ScoreOp = Softcap | Alibi | ScoreBias | ScoreMod
 SCORES: dict[str, type[ScoreOp]] = {op.__name__: op for op in get_args(ScoreOp)}
 
 
@@ -83,4 +105,4 @@ def score_step(op: ScoreOp) -> Expr:
         return Call("sub", (X, Call("mul", (Var(op.name), away))))
     if isinstance(op, ScoreBias):
         return Call("add", (X, Var(op.name)))
-    return step(op)
+    return op.fn.value if isinstance(op, ScoreMod) else step(op)

@@ -102,11 +102,12 @@ def build(sms=132):
             for i, j in T.Parallel(PART_M, PART_N):
                 # The normal distribution function by a fit of its tail: erf takes a branch.
                 x = acc[i, j]
-                t0 = 1.0 / (1.0 + 0.25 * T.abs(x))
-                t1 = -0.26798045 + t0 * (0.34210796 + t0 * -0.0917009)
-                t2 = 0.11235394 + t0 * (0.024259606 + t0 * (0.28216106 + t0 * t1))
-                t3 = t0 * (0.09879879 + t0 * t2) * T.exp2(x * -0.72134752 * x)
-                acc[i, j] = x * T.if_then_else(x > 0.0, 1.0 - t3, t3)
+                t0 = T.abs(x)
+                t1 = -8.780406e-05 + t0 * (1.845816e-05 + t0 * -1.0968154e-06)
+                t2 = t0 * (0.0073525943 + t0 * (-0.0003684219 + t0 * t1))
+                t3 = -1.1511105 + t0 * (-0.45915296 + t0 * (-0.052682877 + t2))
+                t4 = T.if_then_else(x > 0.0, 1.0, 0.0) - T.exp2(-1.0 + t0 * t3)
+                acc[i, j] = x * T.abs(t4)
             T.tma_store_wait(0)  # the tile may still be on its way out
             T.sync_threads(8 + group, 128)
             T.copy(acc, out_shared)

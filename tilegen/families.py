@@ -78,6 +78,7 @@ FAMILIES = {
             "pipelined": "gemm/pipelined.py.j2",
             "cp_async": "gemm/pipelined.py.j2",
             "warp_specialized": "gemm/warp_specialized.py.j2",
+            "ping_pong": "gemm/warp_specialized.py.j2",
         },
     ),
     "attention": Family(

@@ -9,6 +9,7 @@ from tilegen.program import Program
 
 LINEAR = tg.Gemm(m=4096, n=14336, k=4096, dtype="bfloat16", layout="nt")
 PIPELINED = tg.GemmSchedule(variant="pipelined")
+TURNS = tg.GemmSchedule(variant="ping_pong")
 SPECIALIZED = tg.GemmSchedule(variant="warp_specialized")
 TAIL_SIZES = {"m": 127, "n": 129, "k": 1000}
 
@@ -19,7 +20,18 @@ def _hard_swish(x):
 
 GEMM: dict[str, Program] = {
     "plain": tg.build(
+        tg.Gemm(m=4096, n=4096, k=4096, dtype="float16"), target="sm_90a", schedule=PIPELINED
+    ),
+    "turns": tg.build(
         tg.Gemm(m=4096, n=4096, k=4096, dtype="float16"), target="sm_90a", schedule="default"
+    ),
+    "turns_fetch": tg.build(LINEAR | tg.Bias() | tg.Residual(), target="sm_90a", schedule=TURNS),
+    "turns_of_64_rows": tg.build(
+        tg.Gemm(m=tg.dyn("m"), n=1000, k=520, dtype="float16", layout="tn")
+        | tg.Store("pre", "float32")
+        | tg.Gelu(),
+        target="sm_90a",
+        schedule=tg.GemmSchedule(variant="ping_pong", block_m=64, num_stages=3),
     ),
     "bias_gelu": tg.build(
         LINEAR | tg.Bias() | tg.Gelu("tanh"), target="sm_90a", schedule=PIPELINED
@@ -99,7 +111,7 @@ GEMM: dict[str, Program] = {
         | tg.Bias()
         | tg.Residual(),
         target="sm_90a",
-        schedule="default",
+        schedule=PIPELINED,
     ).with_access({"a": "strided", "bias": "strided", "residual": "strided", "out": "strided"}),
     "unaligned": tg.build(
         tg.Gemm(m=512, n=512, k=512, dtype="float16"), target="sm_90a", schedule="default"

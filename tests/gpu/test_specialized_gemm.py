@@ -1,4 +1,4 @@
-"""The warp_specialized GEMM on a GPU: values of each tile shape, layout, tail and way out."""
+"""GEMMs with roles on a GPU: values of each tile shape, layout, tail and way out."""
 
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -18,6 +18,8 @@ TILES = {
     "one_group": {"block_m": 64, "block_n": 128, "block_k": 64, "num_stages": 4, "threads": 128},
     "swapped": {"block_m": 16, "block_n": 64, "block_k": 64, "num_stages": 5, "threads": 128},
     "swapped_two": {"block_m": 48, "block_n": 128, "block_k": 64, "num_stages": 4, "threads": 256},
+    "turns": {"block_m": 128, "block_n": 160, "block_k": 64, "num_stages": 4, "threads": 256},
+    "turns_of_64": {"block_m": 64, "block_n": 128, "block_k": 64, "num_stages": 5, "threads": 256},
 }
 SHAPES = {
     "wide": (3000, 2312, 520),
@@ -25,11 +27,14 @@ SHAPES = {
     "one_group": (2000, 1992, 264),
     "swapped": (8, 9000, 520),
     "swapped_two": (104, 9000, 1032),
+    "turns": (3000, 2312, 520),
+    "turns_of_64": (2000, 3992, 264),
 }
 
 
 def schedule(tile, **fields):
-    return GemmSchedule(**{**TILES[tile], **fields}, variant="warp_specialized")
+    variant = "ping_pong" if tile.startswith("turns") else "warp_specialized"
+    return GemmSchedule(**{**TILES[tile], **fields}, variant=variant)
 
 
 def cases():
@@ -37,15 +42,15 @@ def cases():
     for (tile, shape), layout in zip(
         [*SHAPES.items()] * 4, [letters for letters in LAYOUTS for _ in SHAPES], strict=True
     ):
-        chain = CHAINS["bias_gelu"] if tile == "wide" else CHAINS["bias_gelu_store"]
+        chain = CHAINS["bias_gelu"] if tile in ("wide", "turns") else CHAINS["bias_gelu_store"]
         stages = {"num_stages": 2} if tile in ("wide", "tall") else {}
         yield gemm(shape, chain, layout), schedule(tile, **stages), f"{tile}-{layout}"
     for name, chain in OPS.items():
-        for tile in ("one_group", "swapped"):
+        for tile in ("one_group", "swapped", "turns_of_64"):
             for numerics in ("fused", "eager"):
                 spec = gemm(SHAPES[tile], chain, "nt", "float16", numerics=numerics)
                 yield spec, schedule(tile, num_stages=2), f"{name}-{tile}-{numerics}"
-    for tile in ("wide", "swapped_two"):
+    for tile in ("wide", "swapped_two", "turns"):
         m, _, _ = SHAPES[tile]
         for order in (None, tg.Rasterization(5), tg.Rasterization(3, "column")):
             spec = gemm((m, 5000, 136), CHAINS["bias_residual"], "nt")
@@ -54,7 +59,7 @@ def cases():
         yield gemm((m, 1000, 512), CHAINS["bias_gelu"], "nt"), direct, f"{tile}-direct"
         short = gemm((m, 9000, 64), CHAINS["none"], "tn")
         yield short, schedule(tile, num_stages=2), f"{tile}-one_step"
-    for tile in ("one_group", "swapped"):
+    for tile in ("one_group", "swapped", "turns_of_64"):
         m, _, _ = SHAPES[tile]
         spec = gemm((m, 1000, 500), CHAINS["bias_gelu"], "nt", "float32", compute="tf32")
         yield spec, schedule(tile, block_k=32), f"{tile}-tf32"
@@ -65,7 +70,11 @@ def cases():
 CASES = list(cases())
 DYNAMIC = {
     tile: gemm((tg.dyn("m", hint=hint), 1032, 520), CHAINS["bias_residual"], layout)
-    for tile, hint, layout in (("wide", 4096, "nt"), ("swapped", 16, "nn"))
+    for tile, hint, layout in (
+        ("wide", 4096, "nt"),
+        ("swapped", 16, "nn"),
+        ("turns_of_64", 4096, "nn"),
+    )
 }
 
 

@@ -81,6 +81,32 @@ def test_set_fields_are_printed():
     assert set_fields(schedule) == {"block_m": 64, "policy": "full_row", "rasterization": None}
 
 
+@pytest.mark.parametrize(
+    "chain", [(), (tg.Bias(), tg.Gelu()), (tg.Bias(), tg.Gelu("tanh")), (tg.Bias(), tg.Residual())]
+)
+@pytest.mark.parametrize("shape", [(4096, 14336, 4096), (8192, 8192, 8192), (8192, 4096, 1024)])
+def test_consumers_take_turns_where_every_sm_has_tiles(shape, chain):
+    m, n, k = shape
+    spec = tg.Gemm(m=m, n=n, k=k, dtype="bfloat16", layout="nt", epilogue=chain)
+    assert tg.build(spec, target="sm_90a", schedule="default").schedule.variant == "ping_pong"
+
+
+@pytest.mark.parametrize(
+    ("chain", "said"),
+    [
+        ((tg.Silu(), tg.Gelu("tanh")), "at most one sigmoid, silu or tanh-gelu"),
+        ((tg.Tanh(),), "no longer function"),
+        ((tg.Residual(), tg.Multiply()), "not residual, gate"),
+        ((tg.Store("pre"), tg.Residual()), "not residual"),
+    ],
+)
+def test_chains_that_would_spill_are_left_to_other_variants(chain, said):
+    spec = tg.Gemm(m=8192, n=8192, k=512, dtype="bfloat16", layout="nt", epilogue=chain)
+    assert tg.build(spec, target="sm_90a", schedule="default").schedule.variant != "ping_pong"
+    with pytest.raises(tg.LegalityError, match=said):
+        tg.build(spec, target="sm_90a", schedule=tg.GemmSchedule(variant="ping_pong"))
+
+
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in OPTIONS.items() for value in values]
@@ -233,7 +259,8 @@ SUITE = [(4096, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096), (16384, 40
 def test_large_problems_get_large_tiles_and_deep_pipelines(m, n, k):
     spec = tg.Gemm(m=m, n=n, k=k, dtype="bfloat16", layout="nt")
     hopper = tg.build(spec, target="sm_90a")
-    assert hopper.schedule.block_m * hopper.schedule.block_n >= 128 * 192
+    assert hopper.schedule.block_m * hopper.schedule.block_n >= 128 * 144
+    assert hopper.schedule.variant in ("ping_pong", "warp_specialized")
     assert hopper.schedule.num_stages >= 3
     assert hopper.geometry.wgmma
     assert hopper.geometry.warp_specialized

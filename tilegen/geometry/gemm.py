@@ -101,6 +101,8 @@ class GemmGeometry(GemmTiles):
         for operand in self.spec.operands:
             if operand.kind in index:
                 text = f"{operand.name}[{index[operand.kind]}]"
+                if operand == self.fetched:
+                    text = f"{self.stores[0].tile}[i, j]"
                 if operand.dtype != DType.float32:
                     text = f'T.cast({text}, "float32")'
                 names[operand.name] = text

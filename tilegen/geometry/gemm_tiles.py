@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, gcd
+from math import ceil, gcd, prod
 
 from attrs import evolve, frozen
 
 from tilegen.dims import Dyn, hint, size
 from tilegen.dtypes import DType
-from tilegen.expr import Expr
+from tilegen.expr import Expr, variables
 from tilegen.expr_print import functions
 from tilegen.geometry import specialized, warps
 from tilegen.geometry.row_statistics import row_ops
 from tilegen.geometry.shared import Stored, auto_swizzle
 from tilegen.schedules.fields import Rasterization
 from tilegen.schedules.gemm import GemmSchedule
-from tilegen.segments import Segment, segments
+from tilegen.segments import Segment, Step, segments
 from tilegen.specs.gemm import Gemm
 from tilegen.specs.operands import Operand
 from tilegen.targets import Target
@@ -50,7 +50,7 @@ class GemmTiles:
             piped.copy_options(name) == self.copy_options(name) for name in ("a", "b")
         ):
             schedule = evolve(schedule, variant="pipelined")
-        if self.specialized and self.policy_split == self.warps:
+        if self.specialized and self.policy_split == self.warps and not self.takes_turns:
             policy = "full_col" if self.swapped else "full_row"
             schedule = evolve(schedule, policy=policy)
         if all(f"{auto_swizzle(row)}B" == schedule.smem_swizzle for row in self.shared_rows):
@@ -142,6 +142,29 @@ class GemmTiles:
     def specialized(self) -> bool:
         """Whether the emitted kernel names its producer and consumer warpgroups itself."""
         return specialized.is_specialized(self.schedule)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether each consumer warpgroup has whole tiles, one after the other."""
+        return specialized.takes_turns(self.schedule)
+
+    @property
+    def fetched(self) -> Operand | None:
+        """The operand whose tile TMA fetches to where the output is staged, before the chain."""
+        tiles = [operand for operand in self.spec.operands if operand.kind == "tile"]
+        if not self.takes_turns or len(tiles) != 1 or len(self.stores) != 1:
+            return None
+        (operand,), (stored,) = tiles, self.stores
+        row = self.spec.n * operand.dtype.bytes
+        by_tma = self.access_of(operand.name) == "dense" and row % 16 == 0
+        return operand if stored.tile and operand.dtype == stored.output.dtype and by_tma else None
+
+    @property
+    def fetch_step(self) -> Step | None:
+        """The step of the chain that reads what is fetched."""
+        steps = (step for segment in self.segments for step in segment.steps)
+        name = self.fetched.name if self.fetched else ""
+        return next((step for step in steps if name in variables(step.value)), None)
 
     @property
     def swapped(self) -> bool:
@@ -298,7 +321,10 @@ class GemmTiles:
             by_tma = self.pipelined and self.tma_load(name)
             ring += ceil(tile / TMA_ALIGNMENT) * TMA_ALIGNMENT if by_tma else tile
         tiles = (x for x in self.stores if (x.allocates if self.specialized else x.tile))
-        staged = [s.block_m * s.block_n * x.output.dtype.bytes for x in tiles]
+        area = s.block_m * s.block_n
+        if self.specialized:
+            area = prod(specialized.part(s)) * specialized.groups(s)
+        staged = [area * x.output.dtype.bytes for x in tiles]
         if self.specialized:
             return ring + sum(staged)
         return max(ring, *staged, 0) + self.exchange_bytes
@@ -312,4 +338,5 @@ class GemmTiles:
     @property
     def acc_registers(self) -> int:
         """Registers of a thread that hold its part of the accumulator."""
-        return ceil(self.schedule.block_m * self.schedule.block_n / self.schedule.threads)
+        threads = specialized.GROUP_THREADS if self.takes_turns else self.schedule.threads
+        return ceil(self.schedule.block_m * self.schedule.block_n / threads)

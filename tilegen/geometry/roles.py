@@ -1,4 +1,4 @@
-"""How the emitted ``warp_specialized`` GEMM calls what its producer and consumers share."""
+"""How emitted GEMMs with a producer and consumers call what these share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Ring:
-    """The slots in shared memory of one operand, or of a consumer warpgroup's part of it.
+    """The slots in shared memory of one operand, or of a part of it.
 
     Attributes:
         operand: ``a`` or ``b``.
@@ -42,43 +42,55 @@ class Roles:
         return range(specialized.groups(self.geometry.schedule))
 
     @property
+    def pieces(self) -> range:
+        """The parts of a tile, each with an accumulator and an epilogue."""
+        return range(specialized.pieces(self.geometry.schedule))
+
+    @property
     def part(self) -> dict[str, int]:
-        """Module-level sizes of the part of a tile that a consumer warpgroup owns."""
+        """Module-level sizes of a part of a tile."""
         return dict(
             zip(("PART_M", "PART_N"), specialized.part(self.geometry.schedule), strict=True)
         )
 
     @property
     def split(self) -> str:
-        """The operand of which each consumer warpgroup has a part of its own."""
+        """The operand that is cut as the tile is."""
         return "b" if self.geometry.swapped else "a"
 
     @property
     def registers(self) -> tuple[int, int] | None:
         """Registers of a producer and of a consumer thread, or None where none are moved."""
-        return specialized.REGISTERS.get(len(self.groups))
+        schedule = self.geometry.schedule
+        return specialized.REGISTERS[schedule.variant].get(len(self.groups))
+
+    @property
+    def arrivals(self) -> int:
+        """Consumer threads that free a slot."""
+        threads = self.geometry.schedule.threads
+        return specialized.GROUP_THREADS if self.geometry.takes_turns else threads
 
     @property
     def first_barrier(self) -> int:
         """The named barrier of the first consumer warpgroup."""
         return specialized.FIRST_BARRIER
 
-    def _tile(self, name: str, group: int) -> str:
-        return f"{name}{group}_shared" if len(self.groups) > 1 else f"{name}_shared"
+    def _tile(self, name: str, index: int, count: range) -> str:
+        return f"{name}{index}_shared" if len(count) > 1 else f"{name}_shared"
 
     def rings(self) -> tuple[Ring, ...]:
         """Return the rings in the order in which the producer fills them."""
         return tuple(
-            self._ring(name, group)
+            self._ring(name, piece)
             for name in ("a", "b")
-            for group in (self.groups if name == self.split else (None,))
+            for piece in (self.pieces if name == self.split else (None,))
         )
 
-    def _ring(self, name: str, group: int | None) -> Ring:
+    def _ring(self, name: str, piece: int | None) -> Ring:
         size, first = ("PART_M", "m0") if name == "a" else ("PART_N", "n0")
-        start = f"{first} + {size}" if group else first
-        stop = f"{first} + 2 * {size}" if group else f"{first} + {size}"
-        tile = f"{name}_shared" if group is None else self._tile(name, group)
+        start = f"{first} + {size}" if piece else first
+        stop = f"{first} + 2 * {size}" if piece else f"{first} + {size}"
+        tile = f"{name}_shared" if piece is None else self._tile(name, piece, self.pieces)
         shape, box = (size, "BLOCK_K"), (f"{start} : {stop}", "k0 : k0 + BLOCK_K")
         layout = self.geometry.spec.layout
         if (name == "a") == (layout["ab".index(name)] == "n"):
@@ -86,9 +98,23 @@ class Roles:
         return Ring(name, tile, shape[::-1], box[::-1])
 
     @property
-    def multiplied(self) -> tuple[str, str]:
-        """The operands of warpgroup MMA: the one that it takes 64 rows of comes first."""
-        return ("b", "a") if self.geometry.swapped else ("a", "b")
+    def products(self) -> tuple[tuple[str, str, str], ...]:
+        """What a consumer multiplies in a step: two tiles and an accumulator each.
+
+        The tile that warpgroup MMA takes 64 rows of comes first.
+        """
+        if self.geometry.takes_turns and len(self.pieces) > 1:
+            return tuple((f"a{i}_shared", "b_shared", f"acc{i}") for i in self.pieces)
+        if self.geometry.swapped:
+            return (("b_shared", "a_shared", "acc"),)
+        return (("a_shared", "b_shared", "acc"),)
+
+    @property
+    def parts(self) -> tuple[tuple[str, str, str], ...]:
+        """Accumulator, first row and phase of a fetch of each part of a consumer's own tile."""
+        if len(self.pieces) == 1:
+            return (("acc", "m0", "turn % 2"),)
+        return tuple((f"acc{i}", "m0 + PART_M" if i else "m0", str(i)) for i in self.pieces)
 
     @property
     def transposes(self) -> tuple[str, ...]:
@@ -120,7 +146,7 @@ class Roles:
     def staging(self, stored: Stored) -> tuple[str, ...]:
         """Return the names of an output's shared tile, one a consumer warpgroup."""
         name = stored.tile.removesuffix("_shared")
-        return tuple(self._tile(name, group) for group in self.groups)
+        return tuple(self._tile(name, group, self.groups) for group in self.groups)
 
     @property
     def produce(self) -> tuple[str, ...]:
@@ -132,13 +158,38 @@ class Roles:
     def consume(self) -> tuple[str, ...]:
         """Parameters of a consumer."""
         tiles = (stored.tile for stored in self.staged)
-        return ("group", "cta", *self._tensors, "a_shared", "b_shared", *tiles, "full", "empty")
+        own = (f"{self.split}_shared",)
+        return ("group", "cta", *self._tensors, *self._operands(own), *tiles, *self._barriers)
 
     def consume_as(self, group: int) -> tuple[str, ...]:
         """Return the arguments of one consumer."""
-        a, b = (self._tile(n, group) if n == self.split else f"{n}_shared" for n in ("a", "b"))
         tiles = (self.staging(stored)[group] for stored in self.staged)
-        return (str(group), "cta", *self._tensors, a, b, *tiles, "full", "empty")
+        own = (self._tile(self.split, group, self.pieces),)
+        return (str(group), "cta", *self._tensors, *self._operands(own), *tiles, *self._barriers)
+
+    @property
+    def finish(self) -> tuple[str, ...]:
+        """Parameters of the epilogue of one part of a tile."""
+        return self.finish_as("acc", "m0", "phase")
+
+    def finish_as(self, acc: str, row: str, phase: str) -> tuple[str, ...]:
+        """Return the arguments of the epilogue of a part, as `parts` has it."""
+        fetch = ("fetched", phase) if self.geometry.fetched else ()
+        tiles = (stored.tile for stored in self.staged)
+        return ("group", acc, row, "n0", *self._tensors, *tiles, *fetch)
+
+    def _operands(self, own: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the operand tiles of a consumer that has ``own`` of the one that is cut."""
+        if self.geometry.takes_turns:
+            own = tuple(self._tile(self.split, piece, self.pieces) for piece in self.pieces)
+        return ("a_shared", *own) if self.split == "b" else (*own, "b_shared")
+
+    @property
+    def _barriers(self) -> tuple[str, ...]:
+        if not self.geometry.takes_turns:
+            return ("full", "empty")
+        fetched = ("fetched",) if self.geometry.fetched else ()
+        return ("full", "empty", "turns", *fetched)
 
     @property
     def _tensors(self) -> tuple[str, ...]:

@@ -174,7 +174,8 @@ def _swizzle(g: GemmGeometry) -> Iterator[Violation]:
         yield Violation(
             "smem_swizzle",
             swizzle,
-            f"warp_specialized keeps rings of {g.schedule.num_stages} tiles in the widest swizzle",
+            f"{g.schedule.variant} keeps rings of {g.schedule.num_stages} tiles in the widest "
+            "swizzle",
         )
         return
     if swizzle == "none":

@@ -22,6 +22,7 @@ from tilegen.specs.operands import Operand
 # that multiply load too.
 _CONSUMER, _ALONE = 40, 44
 _SPECIALIZED = 32  # of a consumer that is written as such: no copies, no predicates
+_TURNS = 48  # of a consumer that has whole tiles, with a chain that such a one is served
 _WGMMA_ALONE = 32  # what wgmma needs there in place of MMA fragments
 _STEP, _FUNCTION, _STRIDES = 8, 56, 32
 _ELEMENT = 5  # registers of one element in flight: value, address, predicate
@@ -39,7 +40,7 @@ def register_limit(g: GemmGeometry) -> int:
     """Return the registers that a thread which multiplies may use before it spills."""
     groups, rest = divmod(g.schedule.threads, 128)
     if g.specialized:
-        moved = REGISTERS.get(groups)
+        moved = REGISTERS[g.schedule.variant].get(groups)
         return moved[1] if moved else g.target.register_share(g.threads)
     if g.warp_specialized and g.producer_copies_by_tma and not rest and groups in _SETMAXNREG:
         return _SETMAXNREG[groups]
@@ -50,6 +51,8 @@ def register_estimate(g: GemmGeometry) -> int:
     """Return an upper estimate of the registers that a thread which multiplies needs."""
     steps = [step for segment in g.segments for step in segment.steps]
     live = max((_live(g, step) for step in steps), default=0)
+    if g.takes_turns:
+        return g.acc_registers + _TURNS + _stores(g)
     if g.specialized:  # with no wait between them, nvcc loads the operands of all steps ahead
         live = max(live, sum(_operands(g, step) for step in steps))
     chain = _STEP * min(len(steps), 4) + live
@@ -105,18 +108,19 @@ def _loads(g: GemmGeometry) -> int:
 def _stores(g: GemmGeometry) -> int:
     """Return registers of stores by elements: nvcc computes all addresses first, if it can.
 
-    It does where no store has a guard, and where rows of the tile are no power of two.
+    It does where rows of the tile are no power of two, and, of a kernel without roles, where no
+    store has a guard.
     """
     s, m = g.schedule, g.spec.m
     guarded = isinstance(m, Dyn) or m % s.block_m or g.spec.n % s.block_n
-    if guarded or s.block_n.bit_count() == 1:
+    if (guarded and not g.specialized) or s.block_n.bit_count() == 1:
         return 0
     by_elements = [
         stored
         for stored in g.stores
         if stored.tile
-        and g.access_of(stored.output.name) != "dense"
-        and (stored.unaligned or not g.target.tma)
+        and (g.access_of(stored.output.name) != "dense" or g.specialized)
+        and not (g.roles.by_tma(stored) if g.specialized else g.target.tma and not stored.unaligned)
     ]
     return _ADDRESS * ceil(s.block_m * s.block_n / s.threads) if by_elements else 0
 
@@ -133,6 +137,8 @@ def _operands(g: GemmGeometry, step: Step) -> int:
 
 
 def _ahead(g: GemmGeometry, operand: Operand) -> int:
+    if operand == g.fetched:  # it comes through shared memory
+        return 0
     dense = g.access_of(operand.name) == "dense"
     strides = 0 if dense else _STRIDES
     if operand.kind == "row_vector":  # each thread holds a quarter of its warp's columns

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain, product
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice, product
 from math import ceil, log2
-from typing import Literal
+from typing import Any, Literal
 
 from attrs import evolve, frozen
 
 from tilegen.dims import hint
 from tilegen.schedules.fields import UNSET, Rasterization, Unset, one_of, positive, rasterization
 from tilegen.schedules.fields import describe as _describe
-from tilegen.schedules.gemm_cost import SPECIALIZED_TILES, TILES, cost_us, tile_count
+from tilegen.schedules.gemm_cost import ROLE_TILES, TILES, cost_us, tile_count
 from tilegen.schedules.gemm_rows import owns_rows, row_tiles, widths
 from tilegen.specs.gemm import Gemm
 from tilegen.targets import Target
 
 Policy = Literal["square", "full_row", "full_col"]
 Swizzle = Literal["auto", "64B", "32B", "none"]
-Variant = Literal["pipelined", "cp_async", "warp_specialized"]
+Variant = Literal["pipelined", "cp_async", "warp_specialized", "ping_pong"]
 
 
 @frozen(kw_only=True, repr=False)
@@ -42,6 +42,8 @@ class GemmSchedule:
             ``cp_async`` does without it; ``warp_specialized`` has an explicit TMA producer and
             one or two consumer warpgroups in a persistent kernel, whose stages go on from tile to
             tile. Where a tile has no 64 rows for each, b takes the place of a in wgmma.
+            ``ping_pong`` is the same with whole tiles for each of two consumer warpgroups, in
+            turns: one multiplies during the epilogue of the other.
 
     Raises:
         ScheduleError: A field has a value that no program could use.
@@ -56,7 +58,7 @@ class GemmSchedule:
     rasterization: Rasterization | None = rasterization()
     smem_swizzle: Swizzle = one_of("auto", "64B", "32B", "none")
     epilogue_path: Literal["shared", "direct"] = one_of("shared", "direct")
-    variant: Variant = one_of("pipelined", "cp_async", "warp_specialized")
+    variant: Variant = one_of("pipelined", "cp_async", "warp_specialized", "ping_pong")
 
     def __repr__(self) -> str:
         return _describe(self)
@@ -71,10 +73,14 @@ OPTIONS: dict[str, tuple[object, ...]] = {
     "policy": ("square", "full_row", "full_col"),
     "smem_swizzle": ("auto", "64B", "32B", "none"),
     "epilogue_path": ("shared", "direct"),
-    "variant": ("pipelined", "cp_async", "warp_specialized"),
+    "variant": ("pipelined", "cp_async", "warp_specialized", "ping_pong"),
 }
 
 _MAX_STAGES = 8
+_SHALLOW = 2  # stages of a ring that does not hide a load
+_PREFERRED = 4  # tiles with roles before those without
+_FEW_ROWS = 64
+_SHORT_K = 256  # a ring of a few steps never fills
 
 
 def candidates(
@@ -87,7 +93,10 @@ def candidates(
         target: The architecture.
         variant: The variant that is asked for, if any: schedules made for it come first.
     """
-    first = _specialized(spec, target) if variant == "warp_specialized" else ()
+    if variant in ROLE_TILES:
+        first = _with_roles(spec, target, (str(variant),))
+    else:
+        first = _preferred_with_roles(spec, target) if variant is UNSET else ()
     seen = set()
     for schedule in chain(first, _ranked(spec, target)):
         if schedule not in seen:
@@ -95,10 +104,31 @@ def candidates(
             yield schedule
 
 
-def _specialized(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
-    """Yield ``warp_specialized`` schedules, each tile with as many stages as may fit."""
+def _preferred_with_roles(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
+    """Yield schedules of a producer and consumers where these won on an H200.
+
+    With a tile for every SM, those are the tiles that cost least, with a ring of three steps at
+    least; with few rows, b takes the place of a, so that no MMA multiplies rows that are not there.
+    """
+    if not (target.tma and target.wgmma) or spec.dtype.bits != 16 or owns_rows(spec):
+        return
+    few, whole = hint(spec.m) <= _FEW_ROWS, (128, 192)
+    tiles = ceil(hint(spec.m) / whole[0]) * ceil(spec.n / whole[1])
+    if not few and (tiles < target.sms or spec.k < _SHORT_K):
+        return
+    variants = ("warp_specialized",) if few else tuple(ROLE_TILES)
+    deep = (s for s in _with_roles(spec, target, variants) if s.num_stages > _SHALLOW)
+    yield from islice(deep, _PREFERRED * (_MAX_STAGES - _SHALLOW))
+
+
+def _with_roles(spec: Gemm, target: Target, variants: Iterable[str]) -> Iterator[GemmSchedule]:
+    """Yield schedules with a producer and consumers, each tile with as many stages as may fit."""
     tiles = sorted(
-        (_complete_specialized(spec, target, tile) for tile in SPECIALIZED_TILES),
+        (
+            _complete_with_roles(spec, target, name, *t[:3])
+            for name in variants
+            for t in ROLE_TILES[name]
+        ),
         # Of tiles that cost the same, those that leave the fewest SMs without one in the last
         # wave, and of these the smallest.
         key=lambda s: (
@@ -112,9 +142,10 @@ def _specialized(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
             yield evolve(schedule, num_stages=num_stages)
 
 
-def _complete_specialized(spec: Gemm, target: Target, tile: tuple[int, int, int]) -> GemmSchedule:
-    block_m, block_n, threads = tile
-    by_rows = block_m % (threads // 2) == 0  # 64 rows of a for each warpgroup of 128 threads
+def _complete_with_roles(
+    spec: Gemm, target: Target, variant: Any, block_m: int, block_n: int, threads: int
+) -> GemmSchedule:
+    by_rows = variant == "ping_pong" or block_m % (threads // 2) == 0  # 64 for each warpgroup
     return GemmSchedule(
         block_m=block_m,
         block_n=block_n,
@@ -125,7 +156,7 @@ def _complete_specialized(spec: Gemm, target: Target, tile: tuple[int, int, int]
         rasterization=default_rasterization(spec, target, block_m, block_n),
         smem_swizzle="auto",
         epilogue_path="shared",
-        variant="warp_specialized",
+        variant=variant,
     )
 
 

@@ -45,24 +45,37 @@ TILES = {
         (16, 32, 32, 0.20),
     ),
 }
-# (block_m, block_n, threads) of the warp_specialized variant: tiles of 64 rows for each of its
-# consumer warpgroups, and for small m tiles of 64 columns for each.
-SPECIALIZED_TILES = (
-    (128, 256, 256),
-    (256, 128, 256),
-    (128, 192, 256),
-    (128, 160, 256),
-    (128, 128, 256),
-    (64, 256, 128),
-    (64, 128, 256),
-    (64, 128, 128),
-    (64, 64, 128),
-    (48, 64, 128),
-    (32, 128, 256),
-    (32, 64, 128),
-    (16, 128, 256),
-    (16, 64, 128),
-)
+# (block_m, block_n, threads, relative rate as above) of the variants with roles. Consumers of
+# warp_specialized share a tile, 64 rows for each, or for small m 64 columns; those of ping_pong
+# have each a tile to itself, of one or two times 64 rows.
+ROLE_TILES = {
+    "warp_specialized": (
+        (128, 256, 256, 1.03),
+        (256, 128, 256, 1.00),
+        (128, 192, 256, 1.00),
+        (128, 160, 256, 0.97),
+        (128, 128, 256, 0.92),
+        (64, 256, 128, 0.82),
+        (64, 128, 256, 0.5),
+        (64, 128, 128, 0.71),
+        (64, 64, 128, 0.56),
+        (48, 64, 128, 0.5),
+        (32, 128, 256, 0.5),
+        (32, 64, 128, 0.35),
+        (16, 128, 256, 0.5),
+        (16, 64, 128, 0.2),
+    ),
+    "ping_pong": (
+        (128, 192, 256, 1.05),
+        (128, 176, 256, 1.05),
+        (128, 160, 256, 1.05),
+        (128, 144, 256, 1.05),
+        (128, 128, 256, 1.00),
+        (64, 256, 256, 0.95),
+        (64, 128, 256, 0.75),
+    ),
+}
+_RATES = {(variant, *tile[:3]): tile[3] for variant, tiles in ROLE_TILES.items() for tile in tiles}
 _LAUNCH_US = 2.0  # prologue and epilogue of one wave of CTAs
 
 
@@ -74,11 +87,10 @@ def tile_count(spec: Gemm, schedule: GemmSchedule) -> int:
 def cost_us(spec: Gemm, target: Target, schedule: GemmSchedule) -> float:
     """Return a rough time in microseconds, for ranking schedules and not for quoting."""
     k = max(spec.k, 1)
-    rates = {(t[0], t[1], t[2]): t[3] for t in TILES[target.wgmma]}
-    rows, columns = schedule.block_m, schedule.block_n
-    if schedule.variant == "warp_specialized" and rows < 64:  # multiplied transposed
-        rows, columns = columns, rows
-    rate = rates.get((rows, columns, schedule.threads), 0.5)
+    tile = schedule.block_m, schedule.block_n, schedule.threads
+    has_roles = schedule.variant in ROLE_TILES
+    rates = _RATES if has_roles else {("pipelined", *t[:3]): t[3] for t in TILES[target.wgmma]}
+    rate = rates.get((schedule.variant if has_roles else "pipelined", *tile), 0.5)
     tiles = tile_count(spec, schedule)
     waves = ceil(tiles / target.sms)
     k_padded = ceil(k / schedule.block_k) * schedule.block_k
@@ -86,9 +98,11 @@ def cost_us(spec: Gemm, target: Target, schedule: GemmSchedule) -> float:
     flops = 2 * schedule.block_m * schedule.block_n * k_padded * slow
     compute = flops * target.sms / (rate * target.tflops * 1e6)
     moved = (schedule.block_m + schedule.block_n) * k_padded * spec.dtype.bytes
-    # L2 feeds all SMs together at about twice the DRAM bandwidth, and each with its share.
-    sms = target.sms if schedule.variant == "warp_specialized" else min(tiles, target.sms)
-    load = moved * sms / (2.2 * target.bandwidth * 1e3)
+    # L2 feeds all SMs together at two to three times the DRAM bandwidth, and each with its share.
+    sms = target.sms if has_roles else min(tiles, target.sms)
+    load = moved * sms / ((3.0 if has_roles else 2.2) * target.bandwidth * 1e3)
     in_flight = min(1.0, moved / k_padded * schedule.block_k * schedule.num_stages / 65536)
     dram = spec.bytes({d.name: d.hint for d in spec.dynamic}) / (target.bandwidth * 1e3)
-    return max(waves * (max(compute, load / max(in_flight, 0.1)) + _LAUNCH_US), dram)
+    # The ring goes on during an epilogue, and ping_pong multiplies as well.
+    launches = {"warp_specialized": waves / 2, "ping_pong": 1}.get(schedule.variant, waves)
+    return max(waves * max(compute, load / max(in_flight, 0.1)) + launches * _LAUNCH_US, dram)

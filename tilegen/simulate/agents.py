@@ -6,7 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from tilegen.simulate import tir
-from tilegen.simulate.barriers import Barrier, Steps, synchronize, tell, wait_parity
+from tilegen.simulate.barriers import (
+    Barrier,
+    Steps,
+    synchronize,
+    synchronize_cluster,
+    tell,
+    wait_parity,
+)
 from tilegen.simulate.expressions import expression
 from tilegen.simulate.frame import Compute, Frame, Run, Scope
 from tilegen.simulate.operations import accumulate, copy, product
@@ -137,6 +144,8 @@ def synchronization(scope: Scope, node: tir.Node, name: str, args: list[Any]) ->
         find = _barrier(scope, args[0])
         operand = expression(scope, args[1]) if len(args) > 1 else _none
         return _ON_BARRIERS[name](find, operand)
+    if name == "cluster_sync":
+        return _cluster
     if name in ("tvm_storage_sync", "named_barrier_arrive"):
         operands = [expression(scope, arg) for arg in args if tir.kind(arg) != "StringImm"]
         return _named(operands, waits=name == "tvm_storage_sync")
@@ -145,6 +154,10 @@ def synchronization(scope: Scope, node: tir.Node, name: str, args: list[Any]) ->
             raise tir.refusal(f"{name} until {args[0]} operations are left,", node)
         return _wait_pending(_PENDING[name], expression(scope, args[0]) if args else _none)
     return _COMMITS[name]
+
+
+def _cluster(frame: Frame) -> Steps:
+    return synchronize_cluster(frame.group, frame.cluster, frame.team.threads, frame.watch)
 
 
 def _none(frame: Frame) -> int:

@@ -16,7 +16,7 @@ from tilegen.simulate.order import Clock, knows, merge
 from tilegen.simulate.report import Range, Watch
 
 if TYPE_CHECKING:
-    from tilegen.simulate.sync import Group
+    from tilegen.simulate.sync import Cluster, Group
 
 
 class Barrier:
@@ -93,12 +93,12 @@ class Wait:
 
     Attributes:
         over: Whether the group may go on.
-        barrier: The barrier; None if it waits for parts of itself.
+        barrier: The barrier, or the cluster; None if it waits for parts of itself.
         site: File and line.
     """
 
     over: Callable[[], bool]
-    barrier: Barrier | None
+    barrier: Barrier | Cluster | None
     site: tuple[str, int]
 
 
@@ -150,3 +150,15 @@ def synchronize(group: Group, barrier: Barrier, watch: Watch) -> Steps:
         yield Wait(lambda: barrier.phase > phase, barrier, site)
         watch.site = site
     merge(group.clock, barrier.released)
+
+
+def synchronize_cluster(group: Group, cluster: Cluster, threads: int, watch: Watch) -> Steps:
+    """Wait until every block of a cluster is here, of which ``threads`` are all."""
+    phase, site = cluster.phase, watch.site
+    if len(group.threads) != threads:
+        said = f"{group.name} waits for other blocks without the rest of its own"
+        watch.fault("phase", cluster.name, cluster.place, said)
+    group.release()
+    if cluster.size > 1:
+        yield Wait(lambda: cluster.phase > phase, cluster, site)
+        watch.site = site

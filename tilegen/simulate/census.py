@@ -30,6 +30,7 @@ _ATTRIBUTES = (
     "kWarpSpecializationScope",
 )
 _BLOCK_ANNOTATIONS = (
+    "cluster_dims",
     "tl.launch_threads",
     "layout_map",
     "l2_hit_ratio_map",

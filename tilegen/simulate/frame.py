@@ -12,7 +12,7 @@ from tilegen.simulate import tir
 from tilegen.simulate.barriers import Barrier, Steps
 from tilegen.simulate.memory import Buffer
 from tilegen.simulate.report import Watch
-from tilegen.simulate.sync import Group, Team
+from tilegen.simulate.sync import Cluster, Group, Team
 from tilegen.simulate.values import Value
 
 
@@ -29,11 +29,13 @@ class Frame:
         generator: Decides, unless the seed is 0, in which order blocks and their groups run.
         team: The groups of the running block, if its threads do not act as one.
         group: The running group.
+        cluster: The blocks that the running block waits for, if any.
     """
 
     __slots__ = (
         "barriers",
         "buffers",
+        "cluster",
         "generator",
         "group",
         "mask",
@@ -45,6 +47,7 @@ class Frame:
 
     team: Team
     group: Group
+    cluster: Cluster
 
     def __init__(self, values: int, buffers: int, watch: Watch) -> None:
         self.values: list[Value] = [None] * values
@@ -53,6 +56,7 @@ class Frame:
         self.sizes: list[int] = []
         self.mask: torch.Tensor | None = None
         self.watch, self.generator = watch, random.Random(watch.seed)
+        self.cluster = Cluster(1)
 
     def order(self, count: int) -> list[int]:
         """Return the order in which ``count`` blocks run: ascending for seed 0, else drawn."""
@@ -61,12 +65,19 @@ class Frame:
             self.generator.shuffle(blocks)
         return blocks
 
+    def member(self, cluster: Cluster) -> Frame:
+        """Return the frame of a block of a cluster, with registers and shared memory of its own."""
+        block = Frame(0, 0, self.watch)
+        block.values, block.buffers = list(self.values), list(self.buffers)
+        block.generator, block.cluster = self.generator, cluster
+        return block
+
     def part(self, group: Group, own: Sequence[int]) -> Frame:
         """Return the frame of a part of the threads, with its own copy of some registers."""
         part = Frame(0, 0, self.watch)
         part.values, part.buffers = list(self.values), list(self.buffers)
         part.barriers, part.generator = self.barriers, self.generator
-        part.team, part.group = self.team, group
+        part.team, part.group, part.cluster = self.team, group, self.cluster
         for place in own:
             part.buffers[place] = self.buffers[place].copied()
         return part

@@ -7,7 +7,8 @@ import torch
 from tilegen.simulate import tir, values
 from tilegen.simulate.expressions import masked
 from tilegen.simulate.frame import Compute, Frame, Leave, Run, Scope, text
-from tilegen.simulate.sync import Team
+from tilegen.simulate.memory import settle
+from tilegen.simulate.sync import Cluster, Team
 
 
 def left(body: Run, frame: Frame) -> bool:
@@ -17,6 +18,41 @@ def left(body: Run, frame: Frame) -> bool:
     except Leave as leave:
         return not leave.again
     return False
+
+
+def clusters(tag: str, slot: int, count: Compute, body: Run, threads: int, size: int) -> Run:
+    """Return what runs clusters of blocks one after the other, in the order of the seed.
+
+    Args:
+        tag: Axis of the grid, such as ``blockIdx.x``.
+        slot: Place of the block index.
+        count: Number of blocks along the axis.
+        body: What a block does.
+        threads: Number of threads of a block.
+        size: Number of blocks of a cluster.
+    """
+
+    def run(frame: Frame) -> None:
+        watch, grid = frame.watch, int(count(frame))
+        if grid % size:
+            watch.fault("shape", tag, [], f"{grid} blocks are no clusters of {size}")
+        watch.launched = watch.counters["blocks"]
+        watch.counters["launches"] += 1
+        for first in frame.order(grid // size):
+            watch.cluster, cluster = watch.counters["blocks"] + 1, Cluster(size)
+            running: list[tuple[int, int, Frame]] = []
+            for rank in frame.order(size):
+                watch.counters["blocks"] += 1
+                member = frame.member(cluster)
+                member.values[slot] = watch.block[tag] = first * size + rank
+                watch.number = watch.counters["blocks"]
+                _start(body, threads, member)
+                running.append((first * size + rank, watch.number, member))
+            _together(tag, running, cluster)
+        watch.block.pop(tag, None)
+        watch.number = watch.cluster = 0
+
+    return run
 
 
 def blocks(tag: str, slot: int, count: Compute, body: Run, threads: int | None) -> Run:
@@ -51,16 +87,43 @@ def blocks(tag: str, slot: int, count: Compute, body: Run, threads: int | None) 
     return run
 
 
+def _together(tag: str, running: list[tuple[int, int, Frame]], cluster: Cluster) -> None:
+    """Run blocks that wait for each other to their ends; each has its index and its number."""
+    while running:
+        paused = []
+        for index, number, frame in running:
+            watch = frame.watch
+            watch.block[tag], watch.number = index, number
+            frame.team.run()
+            if frame.team.is_paused:
+                paused.append((index, number, frame))
+            else:
+                frame.team.finish(barrier for array in frame.barriers.values() for barrier in array)
+        if paused and len(paused) < len(running):
+            paused[0][2].team.deadlock()
+        if paused:
+            cluster.phase += 1
+            _, _, frame = paused[0]
+            for buffer in {b.memory for b in frame.buffers if b is not None and b.is_global}:
+                settle(buffer, frame.watch, cluster.size)
+        running = paused
+
+
 def _block(body: Run, threads: int, frame: Frame) -> None:
     """Run a block whose threads part ways, or start what is over later."""
+    _start(body, threads, frame)
+    frame.team.run()
+    frame.team.finish(barrier for array in frame.barriers.values() for barrier in array)
+
+
+def _start(body: Run, threads: int, frame: Frame) -> None:
+    """Begin a block: what need not wait is done."""
     frame.barriers.clear()
     frame.team = team = Team(frame.watch, threads, frame.generator)
     frame.group = frame.watch.actor = team.main
     steps = body(frame)
     if steps is not None:
         team.add(team.main, steps)
-        team.run()
-    team.finish(barrier for array in frame.barriers.values() for barrier in array)
 
 
 def varying(slot: int, first: Compute, count: Compute, body: Run) -> Run:

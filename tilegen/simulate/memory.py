@@ -60,7 +60,8 @@ class Buffer:
         scope: Memory it lies in: ``global``, ``shared``, ``shared.dyn``, ``local.fragment``, ...
         tensor: The values; poison where uninitialized.
         initialized: Which elements were written; None for all.
-        owner: Number of the block that wrote each element last, -1 if atomically; None before
+        owner: Number of the block that wrote each element last, -1 if atomically, or as `settle`
+            leaves it; None before
             anything is written, and outside of global memory.
         track: Set while a ``T.Parallel`` runs whose iterations may disagree about the buffer.
         memory: The buffer of which this is another view, or itself.
@@ -168,13 +169,29 @@ def indices_of(place: Place) -> tuple[list[torch.Tensor], tuple[int, ...]]:
     return indices, tuple(torch.broadcast_shapes(*(index.shape for index in indices)))
 
 
+def settle(buffer: Buffer, watch: Watch, count: int) -> None:
+    """Let the ``count`` blocks of the running cluster have what they wrote: all of them waited.
+
+    Those elements then belong to the cluster, which goes by -1 and the number of its first block.
+    """
+    if buffer.owner is not None:
+        first = watch.cluster
+        buffer.owner[(buffer.owner >= first) & (buffer.owner < first + count)] = -1 - first
+
+
+def _others(owner: torch.Tensor, watch: Watch) -> torch.Tensor:
+    """Return which elements were written in this launch, and nothing orders that before now."""
+    block = (owner > watch.launched) & (owner != watch.number)
+    return block | ((owner < -1 - watch.launched) & (owner != -1 - watch.cluster))
+
+
 def note_read(buffer: Buffer, place: Place, watch: Watch, mask: torch.Tensor | None = None) -> None:
     """Check that the elements at a place may be read, where ``mask`` is true."""
     require_initialized(buffer, place, watch, mask)
     record(buffer, place, watch, mask, "read")
     if buffer.owner is not None and watch.checks.ownership:
         owner = buffer.owner[place]
-        others = (owner > watch.launched) & (owner != watch.number)
+        others = _others(owner, watch)
         said = "is read in one block and written in another of the same launch"
         _require(others, buffer, place, watch, mask, "race", said)
 
@@ -204,7 +221,7 @@ def note_write(
         owners = buffer.owners()
         owner = owners[place]
         if watch.checks.ownership:
-            others = (owner > watch.launched) & (owner != watch.number)
+            others = _others(owner, watch)
             said = "is written by two blocks of one launch"
             _require(others, buffer, place, watch, mask, "race" if atomic else "double-write", said)
         mark = _ATOMIC if atomic else watch.number

@@ -173,6 +173,7 @@ class Watch:
         block: Indices of the running block by name.
         number: Number of the running block, counted over all launches from 1; 0 in none.
         launched: Number of blocks of the launches before this one.
+        cluster: Number of the first block of the running cluster; 0 if it has one block.
         actor: Who accesses memory; None where a block's threads all act as one, in order.
         suspected: An uninitialized read that may turn out to be a race with a later write.
     """
@@ -182,7 +183,7 @@ class Watch:
         self.counters: Counter[str] = Counter()
         self.site: tuple[str, int] = ("", 0)
         self.block: dict[str, int] = {}
-        self.number = self.launched = 0
+        self.number = self.launched = self.cluster = 0
         self.actor: Actor | None = None
         self.suspected: Diagnostic | None = None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 from attrs import define
@@ -18,7 +19,7 @@ from attrs import define
 from tilegen.simulate.barriers import Barrier, Steps, Wait
 from tilegen.simulate.memory import Buffer
 from tilegen.simulate.order import Access, Actor, Clock, merge
-from tilegen.simulate.report import Fault, Watch
+from tilegen.simulate.report import Fault, Range, Watch
 
 WARPGROUP = 128
 
@@ -98,6 +99,24 @@ class Task:
     wait: Wait | None = None
 
 
+class Cluster:
+    """Blocks that wait for each other.
+
+    Attributes:
+        size: How many they are.
+        phase: How often all of them have arrived.
+    """
+
+    name = "cluster"
+    place: ClassVar[list[Range]] = []
+
+    def __init__(self, size: int) -> None:
+        self.size, self.phase = size, 0
+
+    def __str__(self) -> str:
+        return f"phase {self.phase} of a cluster of {self.size} blocks, of which one is at its end"
+
+
 class Team:
     """The groups and asynchronous operations of a running block.
 
@@ -154,11 +173,16 @@ class Team:
         return any(task.group in groups for task in self._tasks)
 
     def run(self) -> None:
-        """Run all groups to their ends, each until it has to wait; the seed decides which."""
+        """Run all groups to their ends, each until it has to wait; the seed decides which.
+
+        It returns before where all threads wait for the other blocks of a cluster.
+        """
         while self._tasks:
             ready = [task for task in self._tasks if not task.wait or task.wait.over()]
+            if not ready and self.is_paused:
+                return
             if not ready:
-                self._deadlock()
+                self.deadlock()
             task = self._generator.choice(ready) if self.watch.seed else ready[0]
             self.watch.actor = task.group
             task.wait = next(task.steps, None)
@@ -166,7 +190,13 @@ class Team:
             if task.wait:
                 self._tasks.append(task)
 
-    def _deadlock(self) -> None:
+    @property
+    def is_paused(self) -> bool:
+        """Whether all threads wait for other blocks."""
+        waits = [task.wait.barrier for task in self._tasks if task.wait]
+        return len(waits) == 1 and isinstance(waits[0], Cluster)
+
+    def deadlock(self) -> None:
         """Raise the deadlock at the group that has waited longest."""
         waits = [(task.group, task.wait) for task in self._tasks if task.wait]
         waits = [(group, wait) for group, wait in waits if wait.barrier]

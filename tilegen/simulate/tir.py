@@ -38,11 +38,11 @@ SYNCHRONIZATION = frozenset(
     "mbarrier_wait_parity ptx_arrive_barrier mbarrier_expect_tx ptx_arrive_barrier_expect_tx "
     "ptx_cp_async_barrier_noinc tvm_storage_sync named_barrier_arrive ptx_commit_group "
     "ptx_wait_group wait_wgmma warpgroup_wait warpgroup_commit_batch tma_store_arrive "
-    "tma_store_wait".split()
+    "tma_store_wait cluster_sync".split()
 )
-WAITS = frozenset(("mbarrier_wait_parity", "tvm_storage_sync"))
+WAITS = frozenset(("mbarrier_wait_parity", "tvm_storage_sync", "cluster_sync"))
 # What TileLang lowers for Hopper and later only.
-HOPPER = frozenset(("tma_copy", "wgmma_gemm", "wait_wgmma", "mbarrier_wait_parity"))
+HOPPER = frozenset("tma_copy wgmma_gemm wait_wgmma mbarrier_wait_parity cluster_sync".split())
 BARRIER = "shared.barrier"
 ELECT = "tl_shuffle_elect"
 UNCOMMITTED = "no_implicit_async_commit_wait"
@@ -158,6 +158,15 @@ def buffers(function: Node) -> Iterator[Node]:
     for node in walk(function.body):
         if kind(node) in ("BufferLoad", "BufferStore"):
             yield node.buffer
+
+
+def cluster_of(body: Node) -> int:
+    """Return the blocks of a cluster, which follow each other along x."""
+    found = (annotated(part).get("cluster_dims") for part in walk(body) if kind(part) == "SBlock")
+    sizes = next((tuple(map(int, sizes)) for sizes in found if sizes), (1, 1, 1))
+    if sizes[1:] != (1, 1):
+        raise refusal(f"cluster_dims={sizes}: blocks of a cluster that differ in y or z,")
+    return sizes[0]
 
 
 def waits(node: Node) -> bool:

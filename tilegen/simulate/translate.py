@@ -111,6 +111,8 @@ def _launch(
     threads = None
     if not any(tir.is_launch(part) for part in tir.walk(node.body)):
         threads = tir.threads_of(node.body) if agents.act_apart(scope, node.body) else 0
+    if threads and tag == "blockIdx.x" and (size := tir.cluster_of(node.body)) > 1:
+        return loops.clusters(tag, slot, count, body, threads, size)
     return loops.blocks(tag, slot, count, body, threads)
 
 

@@ -114,7 +114,7 @@ FAMILIES = {
             "passes": "rowwise/passes.py.j2",
             "columns": "rowwise/columns.py.j2",
             "split": "rowwise/split.py.j2",
-            "staged": "rowwise/staged.py.j2",
+            "cluster": "rowwise/cluster.py.j2",
         },
     ),
     "elementwise": Family(

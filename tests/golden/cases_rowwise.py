@@ -39,10 +39,13 @@ ROWWISE: dict[str, Program] = {
         | tg.Gelu("tanh"),
         variant="passes",
     ),
-    "layernorm_staged": _built(
-        tg.LayerNorm(rows=8192, cols=131072, dtype="bfloat16", eps=1e-5, out_dtype="float32")
+    "layernorm_residual_cluster": _built(
+        tg.LayerNorm(rows=8192, cols=131072, dtype="bfloat16", eps=1e-5, residual=True)
+    ),
+    "rmsnorm_cluster": _built(
+        tg.RmsNorm(rows=tg.dyn("rows"), cols=50001, dtype="float16", eps=1e-6, out_dtype="float32")
         | tg.Store("normed")
-        | tg.Gelu("tanh")
+        | tg.Silu()
     ),
     "layernorm_residual_split": _built(
         tg.LayerNorm(rows=4, cols=102401, dtype="bfloat16", eps=1e-5, residual=True)
@@ -58,13 +61,7 @@ ROWWISE: dict[str, Program] = {
         | tg.Scale(axis="m", name="row_scale"),
         variant="passes",
     ),
-    "softmax_staged": _built(tg.Softmax(rows=8192, cols=131072, dtype="bfloat16")),
-    "log_softmax_staged": _built(
-        tg.Softmax(rows=tg.dyn("rows", hint=1000), cols=100008, dtype="float32", log=True),
-        variant="staged",
-        min_blocks=2,
-        threads=256,
-    ),
+    "softmax_cluster": _built(tg.Softmax(rows=8192, cols=131072, dtype="bfloat16")),
     "softmax_split": _built(tg.Softmax(rows=4, cols=102400, dtype="float32")),
     "cross_entropy": _built(tg.CrossEntropy(rows=8192, vocab=128256, dtype="bfloat16")),
     "rmsnorm_quantized": _built(

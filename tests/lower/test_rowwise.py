@@ -62,8 +62,7 @@ def test_launch_and_shared_memory_are_as_the_geometry_says(name):
     assert lowered.threads == program.threads == seen.launch_bounds, program
     assert lowered.producer_threads == 0, program
     assert 0 <= program.smem_bytes - lowered.smem_bytes <= 2048, program
-    assert seen.mma_sync == seen.wgmma == seen.cp_async == 0, program
-    assert seen.tma_load == (2 if program.schedule.variant == "staged" else 0), program
+    assert seen.mma_sync == seen.wgmma == seen.tma_load == seen.cp_async == 0, program
 
 
 @pytest.mark.parametrize("name", ["rmsnorm_silu", "softmax", "cross_entropy", "layernorm_passes"])

@@ -31,6 +31,7 @@ VARIANTS = {
     "registers": tg.RowwiseSchedule(variant="registers"),
     "passes": tg.RowwiseSchedule(variant="passes", threads=64, block_cols=256),
     "split": tg.RowwiseSchedule(variant="split", threads=64),
+    "cluster": tg.RowwiseSchedule(variant="cluster", threads=32, splits=2),
 }
 
 
@@ -43,14 +44,6 @@ def legal():
             except RefusedError:
                 continue
             yield pytest.param(program, id=f"{name}-{variant}")
-
-
-STAGED = {
-    "softmax": tg.Softmax(rows=134, cols=520, dtype="float16"),
-    "rmsnorm": tg.RmsNorm(rows=tg.dyn("rows", hint=134), cols=520, dtype="float16", eps=1e-5)
-    | tg.Silu(),
-    "layernorm": tg.LayerNorm(rows=134, cols=520, dtype="float16", eps=1e-5, out_dtype="float32"),
-}
 
 
 def hard():
@@ -74,26 +67,6 @@ def hard():
 @pytest.mark.parametrize("program", [*legal()])
 def test_hard_rows_are_as_in_torch(program):
     assert tg.verify(program, on="cpu", level="scheduled", operands={"input": hard()}).ok
-
-
-@pytest.mark.parametrize("name", STAGED)
-def test_a_cta_of_staged_rows_takes_turns_at_them(name):
-    """Of 134 rows, two CTAs of 132 have two: their second row is loaded under the first."""
-    schedule = tg.RowwiseSchedule(variant="staged", threads=32, block_cols=256)
-    program = tg.build(STAGED[name], target="sm_90a", schedule=schedule)
-    assert (program.geometry.kept, program.geometry.carried) == (2, 1)
-    rows = torch.cat([hard(), torch.randn(120, COLS).half()]).repeat(1, 2)
-    operands = {"input": rows[:, 40:560].contiguous()}
-    operands["input"][132:, -1] = torch.nan
-    assert tg.verify(program, on="cpu", level="scheduled", operands=operands).ok
-
-
-def test_blocks_that_an_sm_has_no_room_for_are_read_again():
-    spec = tg.Softmax(rows=3, cols=10000, dtype="float32", log=True)
-    schedule = tg.RowwiseSchedule(variant="staged", threads=64, block_cols=512, min_blocks=8)
-    program = tg.build(spec, target="sm_90a", schedule=schedule)
-    assert (program.geometry.kept, program.geometry.carried, program.geometry.reread) == (13, 4, 3)
-    assert tg.verify(program, on="cpu", level="scheduled").ok
 
 
 @pytest.mark.parametrize(("cols", "correction"), [(1, 1), (2, 3)])

@@ -49,20 +49,6 @@ def _hidden(step: Step) -> Step:
     return Step(Call("where", (Call("isnan", (X,)), step.value, step.value)))
 
 
-SMEM_RESERVED = 1024  # bytes of shared memory that each CTA of an SM takes beside its own
-BARRIER_BYTES = 1024  # of barriers, up to where dynamic shared memory may start
-CARRIED_BYTES = 128  # of a row between two walks, in the registers of a thread
-# Reductions across the warps of a CTA, each with a buffer of its own in a loop over rows.
-REDUCTIONS: dict[Statistic, int] = {
-    "sum": 1,
-    "moments": 2,
-    "softmax": 2,
-    "extreme": 2,
-    "index": 3,
-    "product": 1,
-}
-
-
 @frozen
 class RowwiseBlocks:
     """What follows from spec, schedule, target and operand access, whether legal or not."""
@@ -169,6 +155,11 @@ class RowwiseBlocks:
     # --- blocks -------------------------------------------------------------------------------
 
     @property
+    def shares(self) -> bool:
+        """Whether several CTAs share a row."""
+        return self.variant in ("split", "cluster")
+
+    @property
     def by_columns(self) -> bool:
         """Whether columns are reduced."""
         return isinstance(self.spec, Reduce) and self.spec.axis == 0
@@ -207,7 +198,7 @@ class RowwiseBlocks:
             return step
         if self.schedule.block_cols is not None:
             return self.schedule.block_cols
-        splits = self.schedule.splits if self.variant == "split" else 1
+        splits = self.schedule.splits if self.shares else 1
         return max(1, ceil(ceil(self.spec.cols / splits) / step)) * step
 
     @property
@@ -243,50 +234,6 @@ class RowwiseBlocks:
         along = max(1, self.schedule.lanes // WARP)
         return self.schedule.threads // WARP // along, along
 
-    # --- blocks of a row that a CTA keeps between two walks -----------------------------------
-
-    @property
-    def walks(self) -> bool:
-        """Whether a CTA walks along its row in blocks."""
-        return self.variant in ("passes", "staged")
-
-    @property
-    def kept(self) -> int:
-        """Blocks of a row that stay in shared memory: as many as an SM has room for."""
-        if self.variant != "staged":
-            return 0
-        share = self.target.smem_per_sm // self.schedule.min_blocks - SMEM_RESERVED
-        room = min(share, self.target.smem_bytes) - self._exchange_bytes - BARRIER_BYTES
-        return max(0, min(self.spec.cols // self.block_cols, room // self._block_bytes))
-
-    @property
-    def carried(self) -> int:
-        """Blocks of a row that stay in registers."""
-        if self.variant != "staged":
-            return 0
-        part = self.held * self.spec.dtype.bytes
-        return min(self.trips - self.kept, CARRIED_BYTES // part)
-
-    @property
-    def reread(self) -> int:
-        """Blocks of a row that stay nowhere on the SM."""
-        return self.trips - self.kept - self.carried if self.variant == "staged" else 0
-
-    @property
-    def residents_words(self) -> str:
-        """How many CTAs there are, in words."""
-        count = self.schedule.min_blocks
-        return "One CTA" if count == 1 else f"{count} CTAs"
-
-    @property
-    def _block_bytes(self) -> int:
-        return self.block_cols * self.spec.dtype.bytes
-
-    @property
-    def _exchange_bytes(self) -> int:
-        """Shared memory through which warps exchange the statistics of a row."""
-        return 4 * self.schedule.threads * REDUCTIONS[self.statistic]
-
     def tiles(self, sizes: Mapping[str, int]) -> tuple[int, int]:
         """Return blocks of rows or columns, and CTAs that share each."""
         if self.variant == "columns":
@@ -296,8 +243,6 @@ class RowwiseBlocks:
     def grid(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
         """Return the grid (x, y, z) of the launch that reads the input."""
         blocks, splits = self.tiles(sizes)
-        if self.variant == "staged":
-            blocks = min(blocks, self.target.sms * self.schedule.min_blocks)
         return blocks * splits, 1, 1
 
     @property
@@ -308,8 +253,6 @@ class RowwiseBlocks:
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory of a CTA: what warps exchange their statistics through."""
-        if self.variant == "staged":
-            return self.kept * self._block_bytes + self._exchange_bytes
         across = self.schedule.lanes > WARP or self.variant == "columns"
         warps = 4 * self.schedule.threads if across else 0
         if self.statistic != "product":
@@ -326,20 +269,18 @@ class RowwiseBlocks:
         return max(rows, 1 << (self.splits - 1).bit_length())
 
     def tma_load(self, name: str) -> bool:
-        """Return whether the copy engine loads an operand: only what stays in shared memory."""
-        return self.variant == "staged" and name == "input"
+        """Return whether the copy engine loads an operand: none."""
+        return False
 
     @property
     def reasons(self) -> dict[str, str]:
         """Why a schedule field has the value it has, for the fields that a rule decides."""
         variant, reason = default_variant(self.spec, self.target)
         reasons = {"variant": reason} if variant == self.variant else {}
-        if self.variant == "registers":
+        if self.variant in ("registers", "cluster"):
             reasons["lanes"] = f"{self.held} elements of a row a thread, {self.vector} a load"
             reasons["min_blocks"] = "24 warps an SM have enough loads in flight, if registers allow"
-        if self.variant == "staged":
-            reasons["block_cols"] = (
-                f"of {self.trips} blocks of a row, {self.kept} stay in shared memory and "
-                f"{self.carried} in registers; {self.reread} are read again"
-            )
+        if self.variant == "cluster":
+            part = f"{self.block_cols} columns of a row a CTA"
+            reasons["splits"] = f"{part}, as many as it keeps in registers"
         return reasons

@@ -48,16 +48,10 @@ class RowwiseFragments(RowwiseBlocks):
         return ("row", "residual_row") if self.has_residual else ("row",)
 
     @property
-    def staged_fragments(self) -> tuple[tuple[str, str], ...]:
-        """Fragments that hold a row as it is in memory, and the columns of a lane in each."""
-        carried = (("carried", "CARRIED * PART"),) if self.carried else ()
-        return (("part", "PART"), *carried)
-
-    @property
     def result(self) -> str:
         """The fragment that holds the output: that of the input where their types are the same."""
         same = self.spec.outputs[0].dtype == self.spec.dtype
-        return ("part" if self.walks else "row") if same else "result"
+        return ("part" if self.variant == "passes" else "row") if same else "result"
 
     @property
     def has_result(self) -> bool:
@@ -67,7 +61,8 @@ class RowwiseFragments(RowwiseBlocks):
     @property
     def keeps_scores(self) -> bool:
         """Whether softmax needs its scores after the exponentials."""
-        return isinstance(self.spec, Softmax) and self.spec.log and self.variant == "registers"
+        kept = self.variant in ("registers", "cluster")
+        return isinstance(self.spec, Softmax) and self.spec.log and kept
 
     @property
     def block_values(self) -> tuple[Fragment, ...]:
@@ -119,8 +114,8 @@ class RowwiseFragments(RowwiseBlocks):
     @property
     def part_base(self) -> str:
         """What a part's exponentials are taken off, if not its maximum: it may be -inf all over."""
-        split = self.statistic == "softmax" and self.variant == "split"
-        return "base" if split or self.base == "base" else ""
+        shared = self.statistic == "softmax" and self.shares
+        return "base" if shared or self.base == "base" else ""
 
     @property
     def lane_statistics(self) -> tuple[Fragment, ...]:
@@ -131,7 +126,7 @@ class RowwiseFragments(RowwiseBlocks):
     def lane_values(self) -> tuple[Fragment, ...]:
         """Fragments of one element a lane that serve a while."""
         found = _MERGING.get(self.statistic, ())
-        return (*_WALKING.get(self.statistic, ()), *found) if self.walks else found
+        return (*_WALKING.get(self.statistic, ()), *found) if self.variant == "passes" else found
 
     @property
     def partials(self) -> tuple[tuple[str, str], ...]:

@@ -73,18 +73,14 @@ class RowwiseNames(RowwiseFragments):
         if self.rows_a_cta > 1:
             found["BLOCK_ROWS"] = self.rows_a_cta
         found["BLOCK_COLS"] = self.block_cols
-        if self.variant == "passes" or self.reread:
+        if self.variant == "passes":
             found["BLOCKS"] = self.trips
-        if self.variant == "staged":
-            found["KEPT"] = self.kept
-        if self.carried:
-            found["CARRIED"] = self.carried
         if self.splits > 1:
             found["SPLITS"] = self.splits
         if self.splits > 1 and self.by_columns:
             found["SPLIT_ROWS"] = self.split_rows
         found["LANES"] = self.schedule.lanes
-        if self.walks:
+        if self.variant == "passes":
             found["PART"] = self.held
         if self.vector > 1:
             found["VECTOR"] = self.vector
@@ -140,7 +136,8 @@ class RowwiseNames(RowwiseFragments):
     @property
     def column(self) -> str:
         """The column of an element, as an index into global memory."""
-        columns = {"registers": "j", "passes": "column", "staged": "column", "split": "first + j"}
+        columns = {"registers": "j", "passes": "column", "split": "first + j"}
+        columns["cluster"] = columns["split"]
         return columns.get(self.variant, f"bn * {'LANES' if self.splits > 1 else 'BLOCK_COLS'} + j")
 
     @property
@@ -231,12 +228,12 @@ class RowwiseNames(RowwiseFragments):
     def chained(self) -> str:
         """Where the chain's last value goes, at an element."""
         buffer = "value" if self.quantizes else self.result
-        return f"{buffer}[{'t, v' if self.walks else 'i, j'}]"
+        return f"{buffer}[{'t, v' if self.variant == 'passes' else 'i, j'}]"
 
     @property
     def element(self) -> str:
         """The fp32 value of the element that the thread holds."""
-        text = "part[t, v]" if self.walks else "row[i, j]"
+        text = "part[t, v]" if self.variant == "passes" else "row[i, j]"
         return self.as_fp32(text, self.spec.dtype)
 
     @property

@@ -93,7 +93,9 @@ def _layer(spec: LayerNorm, values: dict[str, Interval]) -> Expr:
 def _softmax(spec: Softmax, operands: Tensors) -> Interval:
     score = _scores(spec, operands)
     found = exponentials(score, -1, finite=False)
-    relative = found.exponent + 8 * UNIT + found.spread
+    # A kernel may take exponentials over the maximum of a part of the row, and then over the row's:
+    # each of the two errs by 8 u, and by as much of their common exponent as it has of that.
+    relative = found.exponent + 16 * UNIT + found.spread
     if spec.log:
         log = found.total.log()
         value = found.away - log

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilegen.geometry.rowwise import RowwiseGeometry
 from tilegen.rules.rule import Rule, Violation
-from tilegen.schedules.rowwise import is_staged, registers
+from tilegen.schedules.rowwise import CLUSTERS, registers
 
 MAX_GRID_X = 2**31 - 1
 THREADS_AN_SM = 2048
@@ -18,7 +18,7 @@ def _variant(g: RowwiseGeometry) -> Iterator[Violation]:
     if (variant == "columns") != g.by_columns:
         reduced = "columns, down which only variant='columns' walks" if g.by_columns else "rows"
         yield Violation("variant", variant, f"{g.op} of {g.spec.cols} columns reduces {reduced}")
-    elif variant in ("registers", "split") and g.statistic == "product":
+    elif variant in ("registers", "split", "cluster") and g.statistic == "product":
         yield Violation(
             "variant",
             variant,
@@ -27,56 +27,50 @@ def _variant(g: RowwiseGeometry) -> Iterator[Violation]:
 
 
 def _quantized(g: RowwiseGeometry) -> Iterator[Violation]:
-    if g.quantizes and g.schedule.variant == "split":
+    if g.quantizes and g.shares:
         yield Violation(
             "variant",
-            "split",
-            f"the scale of a quantized row of {g.spec.cols} columns needs a third launch",
+            g.schedule.variant,
+            f"the scale of a quantized row of {g.spec.cols} columns needs one more exchange",
         )
 
 
-def _staged(g: RowwiseGeometry) -> Iterator[Violation]:
-    if g.schedule.variant != "staged" or g.by_columns:
+def _cluster(g: RowwiseGeometry) -> Iterator[Violation]:
+    s = g.schedule
+    if s.variant != "cluster" or g.by_columns or g.quantizes:
         return
-    if not is_staged(g.spec, g.target):
+    if not g.target.tma:
+        yield Violation("variant", "cluster", f"{g.target.name} has no clusters of CTAs")
+    elif g.reduces:
         yield Violation(
             "variant",
-            "staged",
-            f"keeps rows as TMA loads them for one more walk: {g.op} of {g.spec.cols} columns on "
-            f"{g.target.name} has no rows of 16-byte units, another number of walks, or a residual",
+            "cluster",
+            f"keeps rows for a second use: {g.op} of {g.spec.cols} columns needs each element once",
         )
-    elif g.access_of("input") != "dense":
-        yield Violation(
-            "variant", "staged", f"loads whole rows by TMA, and input is {g.access_of('input')}"
-        )
-    elif not g.kept:
-        yield Violation(
-            "block_cols",
-            g.block_cols,
-            f"of {g.block_cols * g.spec.dtype.bytes} bytes leave no block of {g.spec.cols} columns "
-            f"in the shared memory of {g.schedule.min_blocks} CTAs an SM",
-        )
+    elif s.splits not in CLUSTERS:
+        sizes = " or ".join(map(str, CLUSTERS))
+        yield Violation("splits", s.splits, f"is no size of a cluster: {sizes}")
 
 
 def _block(g: RowwiseGeometry) -> Iterator[Violation]:
     s = g.schedule
-    if not g.walks and s.block_cols is not None:
+    if s.variant != "passes" and s.block_cols is not None:
         yield Violation(
             "block_cols",
             s.block_cols,
             f"has no effect on variant={s.variant!r}: it follows from {g.spec.cols} columns",
         )
-    if g.walks and s.block_cols is None:
+    if s.variant == "passes" and s.block_cols is None:
         yield Violation(
             "block_cols",
             None,
-            f"variant={s.variant!r} walks a row of {g.spec.cols} columns in blocks of some width",
+            f"variant='passes' walks a row of {g.spec.cols} columns in blocks of some width",
         )
 
 
 def _splits(g: RowwiseGeometry) -> Iterator[Violation]:
     s = g.schedule
-    if s.variant in ("registers", "passes", "staged") and s.splits != 1:
+    if s.variant in ("registers", "passes") and s.splits != 1:
         yield Violation(
             "splits", s.splits, f"variant={s.variant!r} has one CTA for each row, not {s.splits}"
         )
@@ -89,7 +83,7 @@ def _splits(g: RowwiseGeometry) -> Iterator[Violation]:
         yield Violation(
             "splits", s.splits, f"are more parts than the {limit} that one CTA merges at once"
         )
-    if s.variant == "split" and (s.splits - 1) * g.block_cols >= max(g.spec.cols, 1):
+    if g.shares and (s.splits - 1) * g.block_cols >= max(g.spec.cols, 1):
         yield Violation(
             "splits",
             s.splits,
@@ -101,7 +95,7 @@ def _lanes(g: RowwiseGeometry) -> Iterator[Violation]:
     s = g.schedule
     if s.lanes > s.threads:
         yield Violation("lanes", s.lanes, f"exceed the {s.threads} threads of a CTA")
-    elif s.variant in ("passes", "staged", "split") and s.lanes != s.threads:
+    elif s.variant in ("passes", "split", "cluster") and s.lanes != s.threads:
         yield Violation(
             "lanes", s.lanes, f"variant={s.variant!r} has all {s.threads} threads share a row"
         )
@@ -109,7 +103,7 @@ def _lanes(g: RowwiseGeometry) -> Iterator[Violation]:
 
 def _width(g: RowwiseGeometry) -> Iterator[Violation]:
     s, step = g.schedule, g.schedule.lanes * g.vector
-    if not g.walks or s.block_cols is None:
+    if s.variant != "passes" or s.block_cols is None:
         return
     if s.block_cols % step:
         yield Violation(
@@ -176,7 +170,7 @@ RULES = (
     Rule("no-effect", "A field without effect is refused, never dropped.", _numerics),
     Rule("variant", "Rows and columns are walked differently.", _variant),
     Rule("quantized-row", "A scale is known after all values of a row.", _quantized),
-    Rule("staged-row", "Rows in shared memory are loaded whole, and used twice.", _staged),
+    Rule("cluster", "Clusters share rows that are used twice.", _cluster),
     Rule("row-block", "A row in registers is whole; any other is walked in blocks.", _block),
     Rule("lanes", "Lanes are threads of one CTA.", _lanes),
     Rule("block-width", "Every thread loads whole vectors, and some of them in the row.", _width),

@@ -22,11 +22,13 @@ from tilegen.specs.rowwise import RowwiseSpec
 from tilegen.specs.softmax import Softmax
 from tilegen.targets import Target
 
-Variant = Literal["registers", "passes", "staged", "split", "columns"]
+Variant = Literal["registers", "passes", "cluster", "split", "columns"]
 Statistic = Literal["sum", "moments", "softmax", "extreme", "index", "product"]
 VECTOR_BYTES = 16  # of the widest load of a thread
 THREADS = (32, 64, 128, 256, 512, 1024)
 LANES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+MAX_CLUSTER = 8  # CTAs of a cluster that every card runs
+CLUSTERS = (2, 4, 8)
 SPLITS = (1, 2, 3, 4, 8, 13, 16, 25, 32, 64, 128, 256)
 COLUMN_STEPS = 4  # rows that a thread of a column reduction has at once
 MIN_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -35,13 +37,12 @@ BLOCK_COLS = (None, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _SHORT = 5  # vectors of a row that a thread holds, where several rows share a warp
 _WIDE = 32  # elements of a row that a thread holds, where a CTA has one row
 _RESIDENT = 768  # threads of an SM whose loads in flight are enough: more have to save registers
+_LONG = 16384  # longest row that 256 threads keep in registers
 _MAX_ROW = 32768  # longest row that a CTA keeps in registers by default
 _SPLIT = 16  # elements of a row that a thread holds, where several CTAs share one
 _SPLIT_ROW = 8192  # shortest row that is worth several CTAs
 _BASE, _FUNCTION = 32, 24  # registers beside the row; those of a long function
-# Registers of a walk in blocks; those of a staged row stay in up to 32 between two walks.
-_WALK: dict[Variant, int] = {"passes": 8, "staged": 8 + 32}
-_STAGED_BLOCK = 16384  # bytes of a block in shared memory
+_SHARED = {"split": SPLITS, "columns": SPLITS, "cluster": CLUSTERS}
 _PART = 32  # elements that a thread holds at once of a row that is too long
 
 
@@ -67,23 +68,20 @@ class RowwiseSchedule:
 
     Args:
         variant: ``registers`` reads a row once and keeps it; ``passes`` walks a row in blocks,
-            once for its statistics and once more for the output; ``staged`` does so too, but keeps
-            what it can of the row in shared memory and registers meanwhile, and loads the next row
-            under the stores; ``split`` shares a row among CTAs, in two launches; ``columns`` walks
-            down columns, for ``axis=0`` only.
+            once for its statistics and once more for the output; ``cluster`` shares a row
+            among the CTAs of a cluster, which read it once and keep it; ``split`` shares it among
+            CTAs in two launches; ``columns`` walks down columns, for ``axis=0`` only.
         threads: Threads of a CTA.
         lanes: Threads along a row; a CTA has ``threads // lanes`` rows.
-        block_cols: Columns that a CTA of ``passes`` or ``staged`` has at once; None is its whole
-            share.
+        block_cols: Columns that a CTA of ``passes`` holds at once; None is its whole share.
         splits: CTAs that share a row, or with ``axis=0`` a column.
-        min_blocks: CTAs that must fit on an SM by their registers, and in ``staged`` by their
-            shared memory.
+        min_blocks: CTAs that must fit on an SM by their registers.
 
     Raises:
         ScheduleError: A field has a value that no program could use.
     """
 
-    variant: Variant = one_of("registers", "passes", "staged", "split", "columns")
+    variant: Variant = one_of("registers", "passes", "cluster", "split", "columns")
     threads: int = one_of(*THREADS)
     lanes: int = one_of(*LANES)
     block_cols: int | None = _block()
@@ -95,7 +93,7 @@ class RowwiseSchedule:
 
 
 OPTIONS: dict[str, tuple[object, ...]] = {
-    "variant": ("registers", "passes", "staged", "split", "columns"),
+    "variant": ("registers", "passes", "cluster", "split", "columns"),
     "threads": THREADS,
     "lanes": LANES,
     "block_cols": BLOCK_COLS,
@@ -148,17 +146,16 @@ def registers(spec: RowwiseSpec, variant: Variant, held: int, width: int) -> int
     """
     kind = statistic(spec)
     packed = held * (spec.dtype.bytes if width > 1 else 4) // 4
-    need = _BASE + _WALK.get(variant, 0) + packed
+    need = _BASE + (8 if variant == "passes" else 0) + packed
     if variant == "columns":
         need = _BASE + packed + held * {"sum": 1, "product": 1, "extreme": 1}.get(kind, 3)
-    elif kind == "softmax" and variant not in _WALK:
+    elif kind == "softmax" and variant != "passes":
         need = _BASE + held  # scores stay in fp32
     elif kind in ("index", "product"):
         need += held
-    if any(operand.name == "residual" for operand in spec.own_operands):
-        need += packed
-    if spec.dtype.bytes < 4 and variant in ("registers", "split"):
-        need += _ahead(spec, packed)
+    ahead = _ahead(spec, packed) if spec.dtype.bytes < 4 and variant != "passes" else 0
+    has_residual = any(operand.name == "residual" for operand in spec.own_operands)
+    need += max(ahead, packed) if has_residual else ahead  # a residual is added before the rest
     out = spec.outputs[0]
     if out.dtype != spec.dtype and len(out.shape) == 2:
         need += held * (out.dtype.bytes if width > 1 else 4) // 4
@@ -197,12 +194,10 @@ def _min_blocks(target: Target, threads: int, need: int) -> int:
     return max(fitting, default=1)
 
 
-def is_staged(spec: RowwiseSpec, target: Target) -> bool:
-    """Return whether rows can stay in shared memory: loaded by TMA, used as they are in memory."""
-    reads = [operand.name for operand in spec.own_operands]
-    whole = vector(spec) * spec.dtype.bytes == VECTOR_BYTES
-    row_by_row = len(spec.outputs[0].shape) == 2 and "residual" not in reads
-    return target.tma and whole and row_by_row and not quantizes(spec)
+def is_shared_by_cluster(spec: RowwiseSpec, target: Target) -> bool:
+    """Return whether the CTAs of a cluster can share rows, which leave more than one value."""
+    along_rows = isinstance(spec, (RmsNorm, LayerNorm, Softmax))
+    return target.tma and along_rows and not quantizes(spec)
 
 
 def default_variant(spec: RowwiseSpec, target: Target) -> tuple[Variant, str]:
@@ -219,11 +214,12 @@ def default_variant(spec: RowwiseSpec, target: Target) -> tuple[Variant, str]:
         )
     if statistic(spec) == "product":
         return "passes", "a product has no reduction across the rows of a CTA"
-    if spec.cols > longest and is_staged(spec, target):
+    shared = is_shared_by_cluster(spec, target)
+    if longest < spec.cols <= MAX_CLUSTER * longest and shared:
         return (
-            "staged",
-            f"{spec.cols} columns exceed the {longest} that a CTA keeps in registers, but most of "
-            "them stay in shared memory between two walks",
+            "cluster",
+            f"{spec.cols} columns exceed the {longest} that a CTA keeps in registers, but not what "
+            "those of a cluster keep",
         )
     if spec.cols > longest:
         return "passes", f"{spec.cols} columns exceed the {longest} that a CTA keeps in registers"
@@ -237,16 +233,15 @@ def default_schedule(
     rows, cols = max(hint(spec.rows), 1), max(spec.cols, 1)
     splits, block = 1, None
     if variant == "registers":
-        lanes = _lanes(spec, width)
+        lanes = _lanes(spec, cols, width)
         threads, held = max(128, lanes), ceil(cols / (lanes * width)) * width
     elif variant == "passes":
         threads = lanes = 512 if cols > 8192 else max(32, min(512, 1 << (cols // 32).bit_length()))
         held = _PART
         block = max(256, threads * min(held, max(width, 1 << (cols // threads).bit_length())))
-    elif variant == "staged":
-        threads = lanes = 512
-        block = _STAGED_BLOCK // spec.dtype.bytes
-        held = block // threads
+    elif variant == "cluster":
+        splits, threads = _cluster(cols, width)
+        lanes, held = threads, ceil(cols / (splits * threads * width)) * width
     elif variant == "split":
         # As many CTAs as the chip holds at once, as far as they have work for their threads.
         share = ceil(rows * cols / target.sms)
@@ -267,13 +262,25 @@ def default_schedule(
         lanes=lanes,
         block_cols=block,
         splits=splits,
-        min_blocks=1 if variant == "staged" else _min_blocks(target, threads, need),
+        min_blocks=_min_blocks(target, threads, need),
     )
 
 
-def _lanes(spec: RowwiseSpec, width: int) -> int:
-    """Return how many threads share a row that they keep in registers."""
-    vectors = max(1, ceil(spec.cols / width))
+def _cluster(cols: int, width: int) -> tuple[int, int]:
+    """Return the CTAs of a cluster that share a row, and the threads of each.
+
+    A thread holds up to 64 elements, and every CTA has some of the row.
+    """
+    for threads, splits in product((256, 512), CLUSTERS):
+        part = ceil(cols / (splits * threads * width)) * threads * width
+        if part <= 64 * threads and (splits - 1) * part < cols:
+            return splits, threads
+    return MAX_CLUSTER, 512
+
+
+def _lanes(spec: RowwiseSpec, cols: int, width: int) -> int:
+    """Return how many threads share a row, or a part of one, that they keep in registers."""
+    vectors = max(1, ceil(cols / width))
     if width * spec.dtype.bytes < VECTOR_BYTES // 2:
         # Narrow loads: neighbours in memory go to neighbours among the threads.
         lanes = min(32, 1 << (vectors - 1).bit_length())
@@ -283,9 +290,9 @@ def _lanes(spec: RowwiseSpec, width: int) -> int:
         lanes = 1 << max(0, (ceil(vectors / _SHORT) - 1).bit_length())
         if lanes <= 32:
             return lanes
-    threads = 1 << max(6, (ceil(spec.cols / _WIDE) - 1).bit_length())
+    threads = 1 << max(6, (ceil(cols / _WIDE) - 1).bit_length())
     # Several CTAs an SM: one loads while another stores.
-    return min(256 if spec.cols <= 16384 else 512, threads)
+    return min(256 if cols <= _LONG else 512, threads)
 
 
 def candidates(
@@ -301,7 +308,7 @@ def candidates(
 
 def _ranked(spec: RowwiseSpec, target: Target, variant: object) -> Iterator[RowwiseSchedule]:
     first, _ = default_variant(spec, target)
-    rows: tuple[Variant, ...] = ("registers", "staged", "passes", "split")
+    rows: tuple[Variant, ...] = ("registers", "cluster", "passes", "split")
     served = ("columns",) if first == "columns" else tuple(dict.fromkeys((first, *rows)))
     variants: tuple[Variant, ...] = tuple(v for v in served if variant in (UNSET, v)) or served
     widths = dict.fromkeys((vector(spec), 1))
@@ -310,10 +317,10 @@ def _ranked(spec: RowwiseSpec, target: Target, variant: object) -> Iterator[Roww
             yield default_schedule(spec, target, name, width)
     for name in variants:
         for threads, lanes, blocks in product((512, 256, 1024, 128, 64, 32), LANES, MIN_BLOCKS):
-            if lanes != threads and name in ("passes", "staged", "split"):
+            if lanes != threads and name in ("passes", "cluster", "split"):
                 continue
-            for block in reversed(BLOCK_COLS[1:]) if name in _WALK else (None,):
-                for splits in SPLITS if name in ("split", "columns") else (1,):
+            for block in reversed(BLOCK_COLS[1:]) if name == "passes" else (None,):
+                for splits in _SHARED.get(name, (1,)):
                     yield RowwiseSchedule(
                         variant=name,
                         threads=threads,
@@ -335,8 +342,8 @@ def cost_us(spec: RowwiseSpec, target: Target, schedule: RowwiseSchedule) -> flo
         ctas = rows * schedule.lanes / schedule.threads
         held = cols / schedule.lanes
         return moved / min(1.0, ctas / target.sms) + 2.0 + max(0.0, held - 64) * 0.1 * moved
-    if schedule.variant == "staged":
-        return moved / min(1.0, rows / target.sms) + 2.0
+    if schedule.variant == "cluster":
+        return moved / min(1.0, rows * schedule.splits / target.sms) + 4.0
     if schedule.variant == "passes":
         return (moved + again) / min(1.0, rows / target.sms) + 2.0
     if schedule.variant == "split":

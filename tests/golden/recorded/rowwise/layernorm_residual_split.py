@@ -12,7 +12,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   part_square   (26, 4) float32
 spec: LayerNorm(rows=4, cols=102401, dtype='bfloat16', eps=1e-05, residual=True)
 schedule: RowwiseSchedule(variant='split', threads=256, lanes=256, block_cols=None, splits=26,
-          min_blocks=2)
+          min_blocks=3)
 """
 
 import tilelang
@@ -56,7 +56,7 @@ def build():
             total = T.alloc_fragment((1,), "float32")
 
             T.annotate_layout({row: held, residual_row: held})
-            T.annotate_min_blocks_per_sm(2)
+            T.annotate_min_blocks_per_sm(3)
             bm, bs = cta // SPLITS, cta % SPLITS
             first = bs * BLOCK_COLS
             T.copy(input[bm, first], row)
@@ -91,7 +91,7 @@ def build():
             total = T.alloc_fragment((1,), "float32")
 
             T.annotate_layout({row: held, residual_row: held})
-            T.annotate_min_blocks_per_sm(2)
+            T.annotate_min_blocks_per_sm(3)
             bm, bs = cta // SPLITS, cta % SPLITS
             first = bs * BLOCK_COLS
             T.copy(input[bm, first], row)

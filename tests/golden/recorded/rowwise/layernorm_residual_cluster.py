@@ -1,0 +1,141 @@
+"""LayerNorm: out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias along rows
+
+Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
+
+  input         (8192, 131072) bfloat16
+  residual      (8192, 131072) bfloat16
+  weight        (131072,) bfloat16
+  bias          (131072,) bfloat16
+  out           (8192, 131072) bfloat16
+  residual_out  (8192, 131072) bfloat16
+  part_mean     (8, 8192) float32
+  part_square   (8, 8192) float32
+spec: LayerNorm(rows=8192, cols=131072, dtype='bfloat16', eps=1e-05, residual=True)
+schedule: RowwiseSchedule(variant='cluster', threads=256, lanes=256, block_cols=None, splits=8,
+          min_blocks=2)
+"""
+
+import tilelang
+import tilelang.language as T
+import torch
+from torch.nn import functional
+
+ROWS = 8192
+COLS = 131072
+BLOCK_COLS = 16384
+SPLITS = 8
+LANES = 256
+VECTOR = 8
+EPS = 1e-05
+
+
+def build():
+    """Return the kernel as a TileLang PrimFunc of (input, residual, weight, bias, out, residual_out, part_mean, part_square)."""
+
+    def lanes(i, j):
+        """Return thread and register of an element: VECTOR columns of a row, lane after lane."""
+        return j // VECTOR % LANES, j // (LANES * VECTOR) * VECTOR + j % VECTOR
+
+    held = T.Fragment((1, BLOCK_COLS), forward_fn=lanes)
+
+    @T.prim_func
+    def layernorm_bfloat16(
+        input: T.Tensor((ROWS, COLS), "bfloat16"),
+        residual: T.Tensor((ROWS, COLS), "bfloat16"),
+        weight: T.Tensor((COLS,), "bfloat16"),
+        bias: T.Tensor((COLS,), "bfloat16"),
+        out: T.Tensor((ROWS, COLS), "bfloat16"),
+        residual_out: T.Tensor((ROWS, COLS), "bfloat16"),
+        part_mean: T.Tensor((SPLITS, ROWS), "float32"),
+        part_square: T.Tensor((SPLITS, ROWS), "float32"),
+    ):
+        with T.Kernel(ROWS * SPLITS, threads=256, cluster_dims=SPLITS) as cta:
+            row = T.alloc_fragment((1, BLOCK_COLS), "bfloat16")
+            residual_row = T.alloc_fragment((1, BLOCK_COLS), "bfloat16")
+            value = T.alloc_fragment((1, BLOCK_COLS), "float32")
+            mean = T.alloc_fragment((1,), "float32")
+            total = T.alloc_fragment((1,), "float32")
+            lane_count = T.alloc_fragment((SPLITS,), "float32")
+            lane_mean = T.alloc_fragment((SPLITS,), "float32")
+            lane_square = T.alloc_fragment((SPLITS,), "float32")
+            weighted = T.alloc_fragment((SPLITS,), "float32")
+
+            T.annotate_layout({row: held, residual_row: held})
+            T.annotate_min_blocks_per_sm(2)
+            bm, bs = cta // SPLITS, cta % SPLITS
+            first = bs * BLOCK_COLS
+            T.copy(input[bm, first], row)
+            T.copy(residual[bm, first], residual_row)
+            for i, j in T.Parallel(1, BLOCK_COLS):
+                x = T.cast(row[i, j], "float32")
+                row[i, j] = x + T.cast(residual_row[i, j], "float32")
+            T.copy(row, residual_out[bm, first])
+            for i, j in T.Parallel(1, BLOCK_COLS):
+                x = T.cast(row[i, j], "float32")
+                value[i, j] = x
+            T.reduce_sum(value, mean, dim=1)
+            for i in T.Parallel(1):
+                mean[i] = mean[i] / BLOCK_COLS
+            for i, j in T.Parallel(1, BLOCK_COLS):
+                x = T.cast(row[i, j], "float32")
+                x = x - mean[i]
+                value[i, j] = x * x
+            T.reduce_sum(value, total, dim=1)
+            for i in T.Parallel(1):
+                part_mean[bs, bm] = mean[i]
+                part_square[bs, bm] = total[i]
+            T.cluster_sync()
+
+            for p in T.Parallel(SPLITS):
+                here = BLOCK_COLS
+                lane_count[p] = T.cast(here, "float32")
+                lane_mean[p] = part_mean[p, bm]
+                lane_square[p] = part_square[p, bm]
+            for p in T.Parallel(SPLITS):
+                weighted[p] = lane_count[p] * lane_mean[p]
+            T.reduce_sum(weighted, mean, dim=0)
+            for i in T.Parallel(1):
+                mean[i] = mean[i] / COLS
+            for p in T.Parallel(SPLITS):
+                apart = lane_mean[p] - mean[0]
+                weighted[p] = lane_square[p] + lane_count[p] * apart * apart
+            T.reduce_sum(weighted, total, dim=0)
+            for i in T.Parallel(1):
+                total[i] = T.rsqrt(total[i] * (1.0 / COLS) + EPS)
+
+            for i, j in T.Parallel(1, BLOCK_COLS):
+                x = (T.cast(row[i, j], "float32") - mean[i]) * total[i]
+                x = x * T.cast(weight[first + j], "float32") + T.cast(bias[first + j], "float32")
+                row[i, j] = x
+            T.copy(row, out[bm, first])
+
+    return layernorm_bfloat16
+
+
+def main():
+    """Compare the kernel with torch in float64 on random operands, where there is a GPU."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was checked")
+        return
+    torch.manual_seed(0)
+    input = torch.randn(ROWS, COLS, device="cuda").to(torch.bfloat16)
+    residual = torch.randn(ROWS, COLS, device="cuda").to(torch.bfloat16)
+    weight = torch.randn(COLS, device="cuda").to(torch.bfloat16)
+    bias = torch.randn(COLS, device="cuda").to(torch.bfloat16)
+    out = torch.full((ROWS, COLS), torch.nan, device="cuda").to(torch.bfloat16)
+    residual_out = torch.full((ROWS, COLS), torch.nan, device="cuda").to(torch.bfloat16)
+    part_mean = torch.empty(SPLITS, ROWS, device="cuda", dtype=torch.float32)
+    part_square = torch.empty(SPLITS, ROWS, device="cuda", dtype=torch.float32)
+
+    kernel = tilelang.compile(build(), target={"arch": "sm_90a", "kind": "cuda"})
+    kernel(input, residual, weight, bias, out, residual_out, part_mean, part_square)
+
+    x = (input.double() + residual.double()).to(torch.bfloat16).double()
+    x = functional.layer_norm(x, (COLS,), weight.double(), bias.double(), EPS)
+    error = (out.double() - x).norm() / (x.norm() + 1e-30)
+    print(f"out: relative error {error:.1e}")
+    assert error < 1e-2, "out differs from torch"
+
+
+if __name__ == "__main__":
+    main()

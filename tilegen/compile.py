@@ -55,6 +55,7 @@ class Lowered:
         threads: Threads of a launched CTA, producers included.
         producer_threads: Threads that warp specialization added to those the source asks for.
         smem_bytes: Dynamic shared memory of a CTA.
+        compile_flags: What the source itself tells nvcc.
     """
 
     cuda_source: str
@@ -63,6 +64,7 @@ class Lowered:
     threads: int
     producer_threads: int
     smem_bytes: int
+    compile_flags: tuple[str, ...] = field(default=(), converter=tuple)
 
 
 def digest(program: Program) -> str:
@@ -157,7 +159,7 @@ def _launch(function: PrimFunc, artifact: Any) -> dict[str, Any]:
     """Return the launch fields of Lowered; the largest, where a program launches twice."""
     from tilelang import tvm
 
-    tirx = tvm.tirx
+    tirx, attributes = tvm.tirx, function.attrs or {}
     kernels = {
         str(kernel.attrs["global_symbol"]): [
             str(p) for p in kernel.attrs["tirx.kernel_launch_params"]
@@ -182,6 +184,7 @@ def _launch(function: PrimFunc, artifact: Any) -> dict[str, Any]:
         "threads": threads,
         "producer_threads": threads - max(asked),
         "smem_bytes": max(int(x.get("tirx.use_dyn_shared_memory", 0)) for x in launches),
+        "compile_flags": [str(flag) for flag in attributes.get("tilelang_compile_flags", ())],
     }
 
 

@@ -145,7 +145,7 @@ def _assembled(program: Program, lowered: Lowered) -> dict[str, bytes]:
         source = folder / "kernel.cu"
         source.write_text(lowered.cuda_source)
         command = nvcc_command(arch, source, folder / "kernel.cubin")
-        command += ["-Xptxas", "-v", "--keep", "--keep-dir", name]
+        command += [*lowered.compile_flags, "-Xptxas", "-v", "--keep", "--keep-dir", name]
         run = subprocess.run(command, capture_output=True, text=True)
         if run.returncode:
             said = re.search(r"error\s*:\s*(.+)", run.stderr)

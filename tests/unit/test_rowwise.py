@@ -137,7 +137,7 @@ def test_bytes_count_each_tensor_once():
         (8192, 131072, "cluster", 256, 256),
         (8192, 65544, "cluster", 512, 512),
         (8192, 229376, "cluster", 512, 512),
-        (8192, 300000, "passes", 512, 512),
+        (8192, 300000, "passes", 1024, 1024),
         (4, 102400, "split", 256, 256),
         (8, 1048576, "split", 512, 512),
     ],
@@ -198,6 +198,23 @@ def test_every_access_is_served(cols, access):
     other = program.with_access({"input": access, "out": access})
     assert other.geometry.vector == (1 if access == "unaligned" else 8)
     assert other.source != program.source
+
+
+FLUSHED = {
+    "softmax": (tg.Softmax(**ROWS), True),
+    "cross_entropy": (tg.CrossEntropy(rows=64, vocab=32, dtype="bfloat16"), True),
+    "fp32": (tg.Softmax(rows=64, cols=32, dtype="float32"), False),
+    "scaled_up": (tg.Softmax(**ROWS, scale=1e30), False),
+    "chain": (tg.Softmax(**ROWS) | tg.Scale(1e30), False),
+    "map": (tg.Reduce(**ROWS, op="logsumexp", map=lambda x: x * 1e30), False),
+    "norm": (tg.RmsNorm(**NORM), False),
+}
+
+
+@pytest.mark.parametrize(("spec", "flushes"), FLUSHED.values(), ids=FLUSHED)
+def test_small_numbers_are_flushed_where_nothing_comes_of_them(spec, flushes):
+    source = tg.build(spec, target="sm_90a").source
+    assert ("-ftz=true" in source) == flushes
 
 
 def test_equal_specs_of_other_rows_differ_only_in_their_grid():

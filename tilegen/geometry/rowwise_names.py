@@ -275,8 +275,20 @@ class RowwiseNames(RowwiseFragments):
 
     @property
     def exponential(self) -> str:
-        """How ``exp`` is written: by exp2 where the output's rounding covers its error."""
-        return "T.exp2(({}) * LOG2_E)" if self.is_coarse else "T.exp({})"
+        """How ``exp`` is written: by exp2 where rounding, or a logarithm later, covers its error."""
+        is_covered = self.is_coarse or (self.reduces and self.spec.dtype != DType.float32)
+        return "T.exp2(({}) * LOG2_E)" if is_covered else "T.exp({})"
+
+    @property
+    def flushes(self) -> bool:
+        """Whether fp32 below 2^-126 may count as 0: in exponents, and in powers over the largest.
+
+        Such an input, bfloat16 only, changes an exponent by less than rounding does. A chain, a
+        function or a large scale could make something of it.
+        """
+        spec = self.spec
+        plain = not spec.epilogue and not self.mapped and abs(getattr(spec, "scale", 0) or 0) < 1e9
+        return self.calls_exp2 and plain
 
     @property
     def calls_exp2(self) -> bool:

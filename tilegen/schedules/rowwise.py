@@ -236,7 +236,7 @@ def default_schedule(
         lanes = _lanes(spec, cols, width)
         threads, held = max(128, lanes), ceil(cols / (lanes * width)) * width
     elif variant == "passes":
-        threads = lanes = 512 if cols > 8192 else max(32, min(512, 1 << (cols // 32).bit_length()))
+        threads = lanes = _walkers(spec, target, width)
         held = _PART
         block = max(256, threads * min(held, max(width, 1 << (cols // threads).bit_length())))
     elif variant == "cluster":
@@ -264,6 +264,17 @@ def default_schedule(
         splits=splits,
         min_blocks=_min_blocks(target, threads, need),
     )
+
+
+def _walkers(spec: RowwiseSpec, target: Target, width: int) -> int:
+    """Return how many threads walk along a row."""
+    if spec.cols <= 8192:
+        return max(32, min(512, 1 << (spec.cols // 32).bit_length()))
+    if len(spec.outputs[0].shape) == 1:
+        return 256  # several CTAs an SM: one waits for its row while another works
+    # The fewer rows at a time, the more of each L2 still holds on the way back.
+    fits = registers(spec, "passes", _PART, width) <= target.register_share(1024)
+    return 1024 if fits else 512
 
 
 def _cluster(cols: int, width: int) -> tuple[int, int]:

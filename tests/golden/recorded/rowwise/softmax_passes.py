@@ -8,8 +8,8 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   out        (8192, 131072) bfloat16
 spec: Softmax(rows=8192, cols=131072, dtype='bfloat16', epilogue=(Scale(axis='m',
       name='row_scale'),), mask='additive')
-schedule: RowwiseSchedule(variant='passes', threads=512, lanes=512, block_cols=16384, splits=1,
-          min_blocks=1)
+schedule: RowwiseSchedule(variant='passes', threads=1024, lanes=1024, block_cols=32768,
+          splits=1, min_blocks=1)
 """
 
 import tilelang
@@ -18,9 +18,9 @@ import torch
 
 ROWS = 8192
 COLS = 131072
-BLOCK_COLS = 16384
-BLOCKS = 8
-LANES = 512
+BLOCK_COLS = 32768
+BLOCKS = 4
+LANES = 1024
 PART = 32
 VECTOR = 8
 LOG2_E = 1.4426950408889634
@@ -36,7 +36,7 @@ def build():
         row_scale: T.Tensor((ROWS,), "float32"),
         out: T.Tensor((ROWS, COLS), "bfloat16"),
     ):
-        with T.Kernel(ROWS, threads=512) as bm:
+        with T.Kernel(ROWS, threads=1024) as bm:
             part = T.alloc_fragment((LANES, PART), "bfloat16")
             value = T.alloc_fragment((LANES, PART), "float32")
             lane_top = T.alloc_fragment((LANES,), "float32")

@@ -94,7 +94,10 @@ FAMILIES = {
         cost_path="tilegen.schedules.attention:cost_us",
         peers_path="tilegen.peers.attention:PEERS",
         fuzz_path="tilegen.fuzz.attention:FUZZED",
-        templates={"pipelined": "attention/pipelined.py.j2"},
+        templates={
+            "pipelined": "attention/pipelined.py.j2",
+            "warp_specialized": "attention/warp_specialized.py.j2",
+        },
     ),
     "rowwise": Family(
         name="rowwise",

@@ -12,6 +12,7 @@ def _built(target="sm_90a", schedule=None, **fields) -> Program:
     return tg.build(spec, target=target, schedule=wanted)
 
 
+SPECIALIZED = {"variant": "warp_specialized"}
 SQUARE = {"batch": 4, "seq_q": 4096, "seq_kv": 4096}
 DYNAMIC = {"batch": tg.dyn("batch", hint=8), "seq_q": tg.dyn("queries"), "seq_kv": tg.dyn("keys")}
 
@@ -52,6 +53,33 @@ ATTENTION: dict[str, Program] = {
         varlen=True,
         mask=tg.Causal(),
         return_lse=True,
+    ),
+    "specialized": _built(**SQUARE, schedule=SPECIALIZED),
+    "specialized_causal": _built(**SQUARE, mask=tg.Causal(), schedule=SPECIALIZED),
+    "specialized_narrow": _built(
+        **DYNAMIC,
+        head_dim=64,
+        mask=tg.Window(255, 0) & tg.MaskTensor(),
+        scores=(tg.Softcap(30.0),),
+        sink=True,
+        return_lse=True,
+        schedule=SPECIALIZED,
+    ),
+    "specialized_wide": _built(
+        **SQUARE,
+        head_dim=192,
+        head_dim_v=128,
+        layout="bhsd",
+        mask=tg.PrefixLm(),
+        epilogue=(tg.Multiply(),),
+        schedule=SPECIALIZED,
+    ),
+    "functions": _built(
+        batch=2,
+        seq_q=1000,
+        seq_kv=1000,
+        mask=tg.MaskMod(lambda b, h, q_idx, kv_idx: (q_idx >= kv_idx) & (kv_idx > h)),
+        scores=(tg.ScoreMod(lambda score, b, h, q_idx, kv_idx: score + (kv_idx - q_idx) / 64),),
     ),
     "no_keys": _built(batch=2, seq_q=100, seq_kv=0, sink=True, return_lse=True),
 }

@@ -1,5 +1,6 @@
 """Simulated attention agrees with the reference: options in combination, hard values, laws."""
 
+import importlib.util
 from itertools import product
 
 import pytest
@@ -7,13 +8,14 @@ import torch
 from attrs import evolve
 
 import tilegen as tg
+from tilegen.comparison import examine
 from tilegen.reference import inputs
 from tilegen.simulate import run_program
 
 torch.set_num_threads(1)
 
-documents_of = (torch.arange(140) // 17).int()
-table = torch.randn(8, 300, generator=torch.Generator().manual_seed(0))
+documents_of = (torch.arange(200) // 17).int()
+table = torch.randn(8, 400, generator=torch.Generator().manual_seed(0))
 warmth = torch.tensor(0.75)
 
 
@@ -22,7 +24,7 @@ def _same_document(b, h, q_idx, kv_idx):
 
 
 def _relative(score, b, h, q_idx, kv_idx):
-    return torch.where(kv_idx > 40 + b, score * warmth, score + table[h, q_idx - kv_idx + 150])
+    return torch.where(kv_idx > 40 + b, score * warmth, score + table[h, q_idx - kv_idx + 200])
 
 
 MASKS = {
@@ -119,6 +121,87 @@ DYNAMIC = {
     )
     for varlen in (False, True)
 }
+
+
+# --- producer and consumers -------------------------------------------------------------------
+
+SPECIALIZED = {
+    "plain": {},
+    "causal": {"mask": tg.Causal(), "return_lse": True},
+    "window": {"mask": tg.Window(70, 3), "layout": "bhsd", "sink": True, "return_lse": True},
+    "tensor": {"mask": tg.MaskTensor() & tg.Causal(), "scores": (tg.Softcap(3.0), tg.ScoreBias())},
+    "wide": {"head_dim": 64, "head_dim_v": 40, "mask": tg.PrefixLm(), "epilogue": (tg.Multiply(),)},
+    "functions": {"mask": tg.MaskMod(_same_document), "scores": (tg.ScoreMod(_relative),)},
+}
+
+
+def specialized(groups, **fields):
+    spec = attention(**{"heads": 1, "seq_q": 140, "seq_kv": 200, **fields})
+    tile = {"block_m": 64 * groups, "block_n": 32, "threads": 128 * groups, "num_stages": 2}
+    return tg.build(
+        spec, target="sm_90a", schedule=tg.AttentionSchedule(variant="warp_specialized", **tile)
+    )
+
+
+@pytest.mark.parametrize("groups", [2, 3])
+@pytest.mark.parametrize("name", SPECIALIZED)
+def test_roles_agree_without_a_race(name, groups):
+    program = specialized(groups, **SPECIALIZED[name])
+    for level, seed in (("tile", 0), ("scheduled", 1))[: 4 - groups]:  # to schedule takes seconds
+        tg.verify(program, on="cpu", level=level, seed=seed)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_consumers_agree_on_values_that_are_not_finite(value):
+    program = specialized(2, mask=tg.Causal(), return_lse=True)
+
+    def change(operands):
+        operands["v"][0, 195, 0, 3] = value
+        operands["v"][0, 130, 0, 7] = -value
+
+    judged(program, change, level="scheduled")
+
+
+READ = "# Every consumer has read the values before one of them changes them for all."
+MUTANTS = {
+    "keys not awaited": ("T.barrier_wait(k_full[ahead], (step + 1) // STAGES % 2)", "pass"),
+    "scores read too soon": ("T.wait_wgmma(1)", "T.wait_wgmma(2)"),
+    "values freed too soon": (
+        "T.wait_wgmma(0)\n            T.barrier_arrive(v_empty[slot])",
+        "T.barrier_arrive(v_empty[slot])\n            T.wait_wgmma(0)",
+    ),
+    "slots not awaited": ("T.barrier_wait(v_empty[slot], (step // STAGES + 1) % 2)", "pass"),
+    "a turn not given": ("T.named_barrier_arrive(8 + (group + 1) % 2, 256)", "pass"),
+    "values changed too soon": (f"{READ}\n                T.sync_threads(11, 256)", "pass"),
+    "rows swapped": ("m0 = tile + group * ROWS", "m0 = tile + (1 - group) * ROWS"),
+    "a block skipped": ("T.serial(steps - 1)", "T.serial(steps - 2)"),
+    "the maximum of a block alone": ("dim=1, clear=False)", "dim=1, clear=True)"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_fault_in_roles_is_found(name, tmp_path):
+    before, after = MUTANTS[name]
+    program = specialized(2, mask=tg.Causal(), return_lse=True)
+    assert before in program.source
+    path = tmp_path / "emitted.py"
+    path.write_text(program.source.replace(before, after))
+    spec = importlib.util.spec_from_file_location("emitted", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    operands = inputs(program.spec, {}, torch.Generator().manual_seed(0))
+    operands["q"] *= 200
+    operands["v"][0, 195, 0, 3] = torch.inf
+    found = []
+
+    def compute(operands, outputs):
+        tensors = (*operands.values(), *outputs.values())
+        report = tg.simulate(module.build(), *tensors, outputs=tuple(outputs), level="tile")
+        found.extend(map(str, report.diagnostics))
+
+    for report in examine(compute, program.spec, operands):
+        found.extend(map(str, report.faults()))
+    assert found
 
 
 # --- hard values ------------------------------------------------------------------------------

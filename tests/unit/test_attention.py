@@ -203,8 +203,15 @@ def test_masks_are_refused_by_name(make, message):
         make()
 
 
+WS = {"variant": "warp_specialized", "num_stages": 2}
 BREAKS = [
     ("target-variant", {"target": "gfx942"}, "variant", "gfx942 has no tensor-core path"),
+    ("warp-specialized", {**WS, "target": "sm_80"}, "variant", "by wgmma, and sm_80 lacks one"),
+    ("warp-specialized", {**WS, "varlen": True}, "variant", "serves dense sequences"),
+    ("warp-specialized", {**WS, "seq_kv": 0}, "variant", "has nothing to load of seq_kv=0"),
+    ("warp-specialized", {**WS, "threads": 128, "block_m": 64}, "threads", "with 256 or 384"),
+    ("warp-specialized", {**WS, "block_m": 192}, "block_m", "each of 2 consumer warpgroups has 64"),
+    ("warp-specialized", {**WS, "num_stages": 1}, "num_stages", "2 at least"),
     ("tma-box", {"block_m": 512, "threads": 256}, "block_m", "a TMA box has at most 256"),
     ("warp-partition", {"threads": 192}, "threads", "need a power of two"),
     ("warp-partition", {"block_m": 96}, "threads", "8 warps cannot split 96 queries"),
@@ -227,7 +234,7 @@ BREAKS = [
 
 @pytest.mark.parametrize(("rule", "changes", "field", "message"), BREAKS)
 def test_rules_refuse_by_name_and_number(rule, changes, field, message):
-    names = {"block_m", "block_n", "num_stages", "threads"}
+    names = {"block_m", "block_n", "num_stages", "threads", "variant"}
     schedule = {name: value for name, value in changes.items() if name in names}
     fields = {name: value for name, value in changes.items() if name not in (*names, "target")}
     tile = {"block_m": 128, "block_n": 64, "num_stages": 0, "threads": 256} | schedule
@@ -246,6 +253,13 @@ def test_every_rule_has_a_case_above():
     from tilegen.rules.attention import RULES
 
     assert {rule.id for rule in RULES} == {rule for rule, *_ in BREAKS}
+
+
+def test_an_operand_off_16_bytes_leaves_the_specialized_form():
+    asked = tg.AttentionSchedule(variant="warp_specialized")
+    program = tg.build(attention(), target="sm_90a", schedule=asked)
+    assert program.with_access({"k": "strided"}).schedule.variant == "warp_specialized"
+    assert program.with_access({"k": "unaligned"}).schedule.variant == "pipelined"
 
 
 SERVED = (32, 64, 72, 96, 128)

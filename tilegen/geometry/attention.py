@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from tilegen.dtypes import DType
 from tilegen.geometry.attention_functions import tilelang_names
-from tilegen.geometry.attention_masks import conditions, taken
-from tilegen.geometry.attention_torch import AttentionTorch
+from tilegen.geometry.attention_masks import Places, conditions, taken, whole_span
+from tilegen.geometry.attention_roles import AttentionRoles
 from tilegen.specs.scores import ScoreMod
 
 
 @frozen
-class AttentionGeometry(AttentionTorch):
+class AttentionGeometry(AttentionRoles):
     """Everything that the rules and the templates of the attention family read."""
 
     @property
@@ -59,13 +59,20 @@ class AttentionGeometry(AttentionTorch):
 
     # --- elements -----------------------------------------------------------------------------
 
-    def box(self, name: str) -> str:
-        """Return the part of q, k, v or out that a tile holds, as slices."""
-        rows = {"q": ("m0", "BLOCK_M"), "out": ("m0", "BLOCK_M")}
-        start, count = rows.get(name, ("n0", "BLOCK_N"))
+    def box(self, name: str, first: str = "", count: str = "") -> str:
+        """Return the part of q, k, v or out that a tile holds, as slices.
+
+        Args:
+            name: The tensor.
+            first: Its first row of the sequence; "" is that of the CTA's tile.
+            count: How many rows.
+        """
+        of_queries = name in ("q", "out")
+        start = first or ("m0" if of_queries else "n0")
+        count = count or ("BLOCK_M" if of_queries else "BLOCK_N")
         if self.spec.varlen:
-            start = f"{'start_q' if name in rows else 'start_kv'} + {start}"
-        head = "h" if name in rows or self.group == 1 else "h // GROUP"
+            start = f"{'start_q' if of_queries else 'start_kv'} + {start}"
+        head = "h" if of_queries or self.group == 1 else "h // GROUP"
         some = f"{start} : {start} + {count}"
         lead = "" if self.spec.varlen else "b, "
         middle = f"{head}, {some}" if self.spec.layout == "bhsd" else f"{some}, {head}"
@@ -145,10 +152,19 @@ class AttentionGeometry(AttentionTorch):
         """
         return 0 if self.width_v.bit_count() == 1 else 32 if self.width_v % 32 == 0 else 16
 
+    def value(self, column: str) -> str:
+        """Return the element of row j of the value tile at hand."""
+        return f"v_shared[{'slot, ' if self.specialized else ''}j, {column}]"
+
     @property
     def value_column(self) -> str:
         """The column of an element of a value tile, in that walk."""
         return f"d0 * {self.value_part} + d" if self.value_part else "d"
+
+    @property
+    def rows(self) -> str:
+        """How the emitted file spells the queries of a fragment."""
+        return "ROWS" if self.specialized else "BLOCK_M"
 
     @property
     def modifies(self) -> bool:
@@ -213,7 +229,10 @@ class AttentionGeometry(AttentionTorch):
     @property
     def partly(self) -> tuple[str, ...]:
         """When some query of a tile does not see some key of a block: one of these; () if any."""
-        whole = self.whole
+        return self._partly(self.places)
+
+    def _partly(self, places: Places) -> tuple[str, ...]:
+        whole = whole_span(self.spec.mask, places)
         if whole is None:
             return ()
         terms = [f"n0 < {first}" for first in whole.firsts]
@@ -223,10 +242,20 @@ class AttentionGeometry(AttentionTorch):
     @property
     def partly_lines(self) -> tuple[str, ...]:
         """Statements of that condition."""
-        if len(self.partly) == 1:
-            return (f"partly = {self.partly[0]}",)
-        whole = "partly = " + " | ".join(f"({term})" for term in self.partly)
-        if len(whole) <= 84:
-            return (whole,)
-        first, *rest = self.partly
-        return (f"partly = {first}", *(f"partly = partly | ({term})" for term in rest))
+        return _any(self.partly)
+
+    @property
+    def partly_lines_of_all(self) -> tuple[str, ...]:
+        """Statements of that condition for the tile of all consumers."""
+        return _any(self._partly(evolve(self.places, tile="tile")))
+
+
+def _any(terms: tuple[str, ...]) -> tuple[str, ...]:
+    """Return statements of ``partly``, which holds where one of the terms does."""
+    if len(terms) == 1:
+        return (f"partly = {terms[0]}",)
+    whole = "partly = " + " | ".join(f"({term})" for term in terms)
+    if len(whole) <= 80:
+        return (whole,)
+    first, *rest = terms
+    return (f"partly = {first}", *(f"partly = partly | ({term})" for term in rest))

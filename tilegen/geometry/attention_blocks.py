@@ -11,7 +11,7 @@ from tilegen.dims import Dyn, hint, size
 from tilegen.epilogue import step
 from tilegen.expr import Expr
 from tilegen.geometry import warps
-from tilegen.geometry.attention_masks import Places, Span, seen_span, whole_span
+from tilegen.geometry.attention_masks import Places, Span, seen_span
 from tilegen.schedules.attention import AttentionSchedule
 from tilegen.segments import Step
 from tilegen.specs.attention import Attention
@@ -19,7 +19,11 @@ from tilegen.specs.operands import Operand
 from tilegen.specs.scores import score_step
 from tilegen.targets import Target
 
-PRODUCER_THREADS = 128
+PRODUCER_THREADS = GROUP_THREADS = 128
+ROWS = 64  # queries of a consumer warpgroup, as many as wgmma multiplies
+# Registers of a producer and of a consumer thread by consumer warpgroups: what setmaxnreg moves.
+REGISTERS = {2: (24, 240), 3: (32, 160)}
+FIRST_BARRIER = 8  # named barriers of consumers; TileLang takes 3 and up for its own
 TMA_ALIGNMENT = 1024  # bytes; where TileLang starts each tile that TMA fills
 _ATOM = 16  # elements of a tensor-core step, and of the columns of a value tile
 
@@ -115,6 +119,16 @@ class AttentionBlocks:
         """Iterations of the mainloop without a mask, at hints."""
         return ceil(hint(self.spec.seq_kv) / self.schedule.block_n)
 
+    @property
+    def specialized(self) -> bool:
+        """Whether the emitted kernel names its producer and consumer warpgroups itself."""
+        return self.schedule.variant == "warp_specialized"
+
+    @property
+    def groups(self) -> range:
+        """The consumer warpgroups of such a kernel."""
+        return range(self.schedule.threads // GROUP_THREADS)
+
     # --- what is masked -----------------------------------------------------------------------
 
     @property
@@ -172,11 +186,6 @@ class AttentionBlocks:
         """Keys outside of which no query of a tile sees any."""
         return seen_span(self.spec.mask, self.places)
 
-    @property
-    def whole(self) -> Span | None:
-        """Keys that every query of a tile sees, or None where operands decide."""
-        return whole_span(self.spec.mask, self.places)
-
     # --- chains -------------------------------------------------------------------------------
 
     @property
@@ -223,7 +232,7 @@ class AttentionBlocks:
 
     @property
     def warp_specialized(self) -> bool:
-        """Whether TileLang adds producers: a pipelined loop with a TMA copy."""
+        """Whether there are producers: a pipelined loop with a TMA copy."""
         loops = self.has_keys and self.schedule.num_stages > 0
         return loops and any(self.tma_load(name) for name in "kv")
 
@@ -234,7 +243,9 @@ class AttentionBlocks:
 
     @property
     def producer_threads(self) -> int:
-        """Threads that TileLang adds to load: one warpgroup, or as many as multiply."""
+        """Threads that load and do nothing else: one warpgroup, or as many as multiply."""
+        if self.specialized:
+            return PRODUCER_THREADS
         if not self.warp_specialized:
             return 0
         return PRODUCER_THREADS if self.producer_copies_by_tma else self.schedule.threads
@@ -256,6 +267,9 @@ class AttentionBlocks:
             s.block_n * self.width * slots,
             s.block_n * self.width_v * slots,
         )
-        flaw = TMA_ALIGNMENT if self.cleans else 0
+        flaw = 64 if self.cleans else 0
+        if self.specialized:  # the next tile of queries may not overwrite an output on its way
+            apart = 0 if self.width == self.width_v else s.block_m * self.width_v * 2
+            return sum(tile * 2 for tile in tiles) + apart + flaw * len(self.groups)
         ring = sum(ceil(tile * 2 / TMA_ALIGNMENT) * TMA_ALIGNMENT for tile in tiles) + flaw
         return max(ring, s.block_m * self.width_v * 2)

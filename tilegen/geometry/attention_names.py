@@ -6,7 +6,7 @@ from attrs import frozen
 
 from tilegen.dims import Dyn
 from tilegen.expr import variables
-from tilegen.geometry.attention_blocks import AttentionBlocks
+from tilegen.geometry.attention_blocks import ROWS, AttentionBlocks
 from tilegen.specs.masks import DocumentMask, PrefixLm, leaves
 from tilegen.specs.operands import Operand
 from tilegen.specs.scores import Alibi
@@ -31,6 +31,7 @@ class AttentionNames(AttentionBlocks):
             {"DIM": spec.head_dim, "DIM_V": spec.head_dim_v},
             {"WIDTH": self.width, "WIDTH_V": self.width_v} if self.is_padded else {},
             {"BLOCK_M": s.block_m, **({"BLOCK_N": s.block_n} if keys else {})},
+            {"ROWS": ROWS, "STAGES": s.num_stages} if self.specialized else {},
             {"GROUP": self.group} if self.group > 1 and keys else {},
             {"OFFSET": spec.seq_kv - spec.seq_q} if offset else {},  # type: ignore[operator]
             {"SCALE": spec.scale} if keys else {},

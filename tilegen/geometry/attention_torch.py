@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from attrs import frozen
 
 from tilegen.dtypes import DType
@@ -108,26 +110,19 @@ class AttentionTorch(AttentionNames):
     @property
     def compared(self) -> tuple[str, ...]:
         """Lines up to the scaled scores ``x`` of the last sequence and head."""
+        used = self._used_lines if self.has_keys else ""
         lines = [f"b, h = {self.batch} - 1, HEADS - 1"]
         if self.spec.varlen:
-            named = (self.prefixes or self.spec.functions) and self.has_keys
-            lines = lines if named else ["h = HEADS - 1"]
-            lines += [
-                "start_q, stop_q = cu_seqlens_q.tolist()[-2:]",
-                *(["start_kv, stop_kv = cu_seqlens_kv.tolist()[-2:]"] if self.has_keys else []),
-            ]
+            lines = lines if re.search(r"\bb\b", used) else ["h = HEADS - 1"]
+            lines.append("start_q, stop_q = cu_seqlens_q.tolist()[-2:]")
+            if self.has_keys:
+                lines.append("start_kv, stop_kv = cu_seqlens_kv.tolist()[-2:]")
         if not self.has_keys:
             return tuple(lines)
         lines += [
             f"queries, keys = {self.one('q')}.double(), {self.one('k')}.double()",
             "x = queries @ keys.T * SCALE",
         ]
-        used = " ".join(
-            (
-                *(self.seen_lines if self.spec.mask is not None else ()),
-                *(to_torch(step.value, self.torch_names) for step in self.score_steps),
-            )
-        )
         if "column" in used:
             lines.append('column = torch.arange(len(keys), device="cuda")')
         if "row" in used or "place" in used:
@@ -135,6 +130,12 @@ class AttentionTorch(AttentionNames):
         if "place" in used:
             lines.append("place = row + len(keys) - len(queries)")
         return tuple(lines)
+
+    @property
+    def _used_lines(self) -> str:
+        """What the lines below those are made of."""
+        chain = (to_torch(step.value, self.torch_names) for step in self.score_steps)
+        return " ".join((*(self.seen_lines if self.spec.mask is not None else ()), *chain))
 
     @property
     def summed(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from math import ceil
 from tilegen.dims import Dyn, hint
 from tilegen.expr_print import calls_long_function
 from tilegen.geometry.attention import AttentionGeometry
+from tilegen.geometry.attention_blocks import GROUP_THREADS, REGISTERS, ROWS
 from tilegen.rules.rule import Rule, Violation
 
 MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
@@ -16,6 +17,7 @@ BARRIER_BYTES = 1024  # static shared memory of the mbarriers, rounded up to its
 TMA_BOX = 256
 # Registers of a thread beside its parts of scores, weights and output.
 _CONSUMER, _ALONE, _FUNCTION = 48, 72, 40
+_SPECIALIZED = 32  # of a consumer that is written as such: no copies, no predicates
 _AHEAD = 80  # of copies two steps and more ahead by the threads that multiply
 _SETMAXNREG = {1: 240, 2: 240}
 
@@ -26,6 +28,42 @@ def _target(g: AttentionGeometry) -> Iterator[Violation]:
             "variant",
             g.schedule.variant,
             f"{g.target.name} has no tensor-core path for attention here; use sm_80 or later",
+        )
+
+
+def _specialized(g: AttentionGeometry) -> Iterator[Violation]:
+    s = g.schedule
+    if not g.specialized:
+        return
+    reason = ""
+    if not (g.target.tma and g.target.wgmma):
+        reason = f"loads by TMA and multiplies by wgmma, and {g.target.name} lacks one"
+    elif g.spec.varlen:
+        reason = "serves dense sequences: the ends of packed ones are none that TMA stores"
+    elif not g.has_keys:
+        reason = f"has nothing to load of seq_kv={g.spec.seq_kv}"
+    elif any(g.access_of(name) == "unaligned" for name in "qkv"):
+        reason = "loads by TMA, which takes rows that start on 16-byte boundaries"
+    if reason:
+        yield Violation("variant", s.variant, f"warp_specialized {reason}")
+    if len(g.groups) not in REGISTERS or s.threads % GROUP_THREADS:
+        served = " or ".join(str(GROUP_THREADS * count) for count in REGISTERS)
+        yield Violation(
+            "threads",
+            s.threads,
+            f"warp_specialized multiplies with {served} threads, for which it has registers",
+        )
+    elif s.block_m != ROWS * len(g.groups):
+        yield Violation(
+            "block_m",
+            s.block_m,
+            f"each of {len(g.groups)} consumer warpgroups has {ROWS} queries",
+        )
+    if s.num_stages < 2:
+        yield Violation(
+            "num_stages",
+            s.num_stages,
+            "the keys of a block are loaded while those of the one before are in use: 2 at least",
         )
 
 
@@ -40,6 +78,8 @@ def _tile(g: AttentionGeometry) -> Iterator[Violation]:
 
 def _warp_partition(g: AttentionGeometry) -> Iterator[Violation]:
     s = g.schedule
+    if g.specialized:
+        return
     if s.threads & (s.threads - 1):
         yield Violation("threads", s.threads, "sums and maxima of rows need a power of two")
     elif g.warps is None:
@@ -64,6 +104,8 @@ def _threads(g: AttentionGeometry) -> Iterator[Violation]:
 
 def _stages(g: AttentionGeometry) -> Iterator[Violation]:
     stages = g.schedule.num_stages
+    if g.specialized and stages == 2:  # the fewest that it has
+        return
     if not isinstance(g.spec.seq_kv, Dyn) and stages > max(g.trips, 0):
         yield Violation(
             "num_stages",
@@ -104,6 +146,8 @@ def _smem_capacity(g: AttentionGeometry) -> Iterator[Violation]:
 def register_limit(g: AttentionGeometry) -> int:
     """Return the registers that a thread which multiplies may use before it spills."""
     groups, rest = divmod(g.schedule.threads, 128)
+    if g.specialized:
+        return REGISTERS[groups][1] if groups in REGISTERS else g.target.register_share(g.threads)
     # Around a loop whose length is found in a loop, TileLang moves no registers.
     moves = g.warp_specialized and g.producer_copies_by_tma and not g.spec.varlen
     if moves and not rest and groups in _SETMAXNREG:
@@ -120,7 +164,9 @@ def register_estimate(g: AttentionGeometry) -> int:
     pairs = ceil(s.block_m * s.block_n / s.threads)
     held = acc + pairs + pairs // 2
     base = _CONSUMER if g.warp_specialized else _ALONE
-    if s.num_stages > 1 and not g.warp_specialized:
+    if g.specialized:
+        base = _SPECIALIZED
+    elif s.num_stages > 1 and not g.warp_specialized:
         base += _AHEAD
     long = any(calls_long_function(step.value) for step in g.score_steps)
     return held + base + (_FUNCTION if long else 0)
@@ -161,6 +207,11 @@ def _grid(g: AttentionGeometry) -> Iterator[Violation]:
 
 RULES = (
     Rule("target-variant", "What the target cannot run is refused.", _target),
+    Rule(
+        "warp-specialized",
+        "The explicit producer loads by TMA only, and whole warpgroups multiply by wgmma.",
+        _specialized,
+    ),
     Rule("tma-box", "The copy engine moves boxes of at most 256 elements a side.", _tile),
     Rule("warp-partition", "Weights stay in registers: warps split queries only.", _warp_partition),
     Rule("threads", "TileLang adds producers and checks no limit (H18a).", _threads),

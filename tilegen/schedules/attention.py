@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import chain, product
 from math import ceil
 from typing import Literal
 
@@ -16,7 +16,7 @@ from tilegen.specs.attention import Attention
 from tilegen.targets import Target
 
 Order = Literal["heads", "queries"]
-Variant = Literal["pipelined"]
+Variant = Literal["pipelined", "warp_specialized"]
 
 
 @frozen(kw_only=True, repr=False)
@@ -31,7 +31,10 @@ class AttentionSchedule:
         threads: Threads that multiply; where TileLang specializes warps, producers come on top.
         order: Which CTAs come first: ``heads``, those of all heads for the same queries;
             ``queries``, those of all queries of a head. Of queries, those with most keys.
-        variant: ``pipelined`` leaves warp specialization to TileLang where the target has TMA.
+        variant: ``pipelined`` leaves warp specialization to TileLang where the target has TMA;
+            ``warp_specialized`` has an explicit TMA producer and two or three consumer
+            warpgroups of 64 queries, which take turns with the tensor cores and weigh the scores
+            of one block while these have the next.
 
     Raises:
         ScheduleError: A field has a value that no program could use.
@@ -42,7 +45,7 @@ class AttentionSchedule:
     num_stages: int = positive(minimum=0)
     threads: int = positive(multiple_of=32, minimum=32)
     order: Order = one_of("heads", "queries")
-    variant: Variant = one_of("pipelined")
+    variant: Variant = one_of("pipelined", "warp_specialized")
 
     def __repr__(self) -> str:
         return _describe(self)
@@ -50,17 +53,17 @@ class AttentionSchedule:
 
 OPTIONS: dict[str, tuple[object, ...]] = {
     "num_stages": (0, 1, 2, 3, 4),
-    "threads": (32, 64, 128, 256),
+    "threads": (32, 64, 128, 256, 384),
     "block_n": (16, 32, 48, 64, 80, 96, 128, 160, 192, 256),
     "block_m": (16, 32, 64, 128, 192, 256),
     "order": ("heads", "queries"),
-    "variant": ("pipelined",),
+    "variant": ("pipelined", "warp_specialized"),
 }
 # Values that fields accept: those a search tries, and odd ones.
 VALUES: dict[str, tuple[object, ...]] = {
     **OPTIONS,
     "num_stages": (*OPTIONS["num_stages"], 9),
-    "threads": (*OPTIONS["threads"], 96, 192, 384, 512, 1024),
+    "threads": (*OPTIONS["threads"], 96, 192, 512, 1024),
     "block_n": (*OPTIONS["block_n"], 112, 272),
     "block_m": (*OPTIONS["block_m"], 48, 320),
 }
@@ -76,10 +79,26 @@ def candidates(
 ) -> Iterator[AttentionSchedule]:
     """Yield different complete schedules in order of preference; not all need be legal."""
     seen = set()
-    for schedule in _ranked(spec, target):
+    first = _specialized(spec) if variant == "warp_specialized" else ()
+    for schedule in chain(first, _ranked(spec, target)):
         if schedule not in seen:
             seen.add(schedule)
             yield schedule
+
+
+def _specialized(spec: Attention) -> Iterator[AttentionSchedule]:
+    """Yield ``warp_specialized`` schedules: three consumers where heads are narrow."""
+    groups = (3, 2) if max(spec.head_dim, spec.head_dim_v) <= 64 else (2, 3)
+    for count, block_n in product(groups, (128, 112, 96, 80, 64, 48, 32, 16)):
+        for stages in (3, 2) if count == 3 and spec.mask is not None else (2,):
+            yield AttentionSchedule(
+                block_m=64 * count,
+                block_n=block_n,
+                num_stages=stages,
+                threads=128 * count,
+                order=default_order(spec),
+                variant="warp_specialized",
+            )
 
 
 def _ranked(spec: Attention, target: Target) -> Iterator[AttentionSchedule]:

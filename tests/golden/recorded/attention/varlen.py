@@ -101,7 +101,8 @@ def build():
                     clear_accum=True,
                     policy=T.GemmWarpPolicy.FullRow,
                 )
-                partly = (n0 + BLOCK_N > m0 + length_kv - length_q + 1) | (n0 + BLOCK_N > length_kv)
+                partly = n0 + BLOCK_N > m0 + length_kv - length_q + 1
+                partly = partly | (n0 + BLOCK_N > length_kv)
                 if partly:
                     for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                         seen = sees(m0 + i, n0 + j, length_q, length_kv)

@@ -1,0 +1,161 @@
+"""Attention: out = softmax(scale * q @ k.T -> ScoreMod, masked) @ v
+
+Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
+
+  q    (2, 1000, 16, 128) bfloat16
+  k    (2, 1000, 4, 128) bfloat16
+  v    (2, 1000, 4, 128) bfloat16
+  out  (2, 1000, 16, 128) bfloat16
+spec: Attention(batch=2, heads=16, kv_heads=4, seq_q=1000, seq_kv=1000, head_dim=128,
+      dtype='bfloat16', scores=(ScoreMod(Function(value=x + (kv_idx - q_idx) / 64, loads=(),
+      tensors=())),), mask=MaskMod(Function(value=(q_idx >= kv_idx) & (kv_idx > h), loads=(),
+      tensors=())))
+schedule: AttentionSchedule(block_m=128, block_n=128, num_stages=2, threads=256, order='heads',
+          variant='pipelined')
+"""
+
+import tilelang
+import tilelang.language as T
+import torch
+
+BATCH, HEADS, KV_HEADS = 2, 16, 4
+SEQ_Q, SEQ_KV = 1000, 1000
+DIM, DIM_V = 128, 128
+BLOCK_M, BLOCK_N = 128, 128
+GROUP = 4
+SCALE = 0.08838834764831845
+LOG2_E = 1.4426950408889634
+
+
+def build():
+    """Return the kernel as a TileLang PrimFunc of (q, k, v, out)."""
+
+    @T.macro
+    def sees(row, column, h):
+        u0_0 = T.cast(row, "float32") >= T.cast(column, "float32")
+        seen = u0_0 & (T.cast(column, "float32") > T.cast(h, "float32"))
+        seen = seen & (column < SEQ_KV)
+        return seen
+
+    @T.prim_func
+    def attention_bfloat16_scoremod_maskmod(
+        q: T.Tensor((BATCH, SEQ_Q, HEADS, DIM), "bfloat16"),
+        k: T.Tensor((BATCH, SEQ_KV, KV_HEADS, DIM), "bfloat16"),
+        v: T.Tensor((BATCH, SEQ_KV, KV_HEADS, DIM_V), "bfloat16"),
+        out: T.Tensor((BATCH, SEQ_Q, HEADS, DIM_V), "bfloat16"),
+    ):
+        with T.Kernel(HEADS, T.ceildiv(SEQ_Q, BLOCK_M), BATCH, threads=256) as (h, bm, b):
+            q_shared = T.alloc_shared((BLOCK_M, DIM), "bfloat16")
+            k_shared = T.alloc_shared((BLOCK_N, DIM), "bfloat16")
+            v_shared = T.alloc_shared((BLOCK_N, DIM_V), "bfloat16")
+            out_shared = T.alloc_shared((BLOCK_M, DIM_V), "bfloat16")
+            flawed = T.alloc_shared((1,), "int32")
+            scores = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
+            weights = T.alloc_fragment((BLOCK_M, BLOCK_N), "bfloat16")
+            acc = T.alloc_fragment((BLOCK_M, DIM_V), "float32")
+            top = T.alloc_fragment((BLOCK_M,), "float32")
+            base = T.alloc_fragment((BLOCK_M,), "float32")
+            shift = T.alloc_fragment((BLOCK_M,), "float32")
+            rescale = T.alloc_fragment((BLOCK_M,), "float32")
+            total = T.alloc_fragment((BLOCK_M,), "float32")
+            part = T.alloc_fragment((BLOCK_M,), "float32")
+
+            m0 = bm * BLOCK_M
+            T.copy(q[b, m0 : m0 + BLOCK_M, h, 0:DIM], q_shared)
+            T.fill(top, -T.infinity("float32"))
+            T.fill(base, -T.infinity("float32"))
+            T.clear(total)
+            T.clear(acc)
+            stop = T.ceildiv(SEQ_KV, BLOCK_N)
+            for step in T.Pipelined(stop, num_stages=2):
+                n0 = step * BLOCK_N
+                T.copy(k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM], k_shared)
+                T.gemm(
+                    q_shared,
+                    k_shared,
+                    scores,
+                    transpose_B=True,
+                    clear_accum=True,
+                    policy=T.GemmWarpPolicy.FullRow,
+                )
+                for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                    scores[i, j] = scores[i, j] * SCALE
+                for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                    t0 = T.cast(n0 + j, "float32") - T.cast(m0 + i, "float32")
+                    scores[i, j] = scores[i, j] + t0 / 64.0
+                for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                    seen = sees(m0 + i, n0 + j, h)
+                    scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
+                T.copy(base, rescale)
+                T.reduce_max(scores, top, dim=1, clear=False)
+                for i in T.Parallel(BLOCK_M):
+                    base[i] = top[i] * LOG2_E
+                for i in T.Parallel(BLOCK_M):
+                    # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
+                    shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+                for i in T.Parallel(BLOCK_M):
+                    rescale[i] = T.exp2(rescale[i] - shift[i])
+                for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                    scores[i, j] = T.exp2(scores[i, j] * LOG2_E - shift[i])
+                T.reduce_sum(scores, part, dim=1)
+                for i in T.Parallel(BLOCK_M):
+                    total[i] = total[i] * rescale[i] + part[i]
+                for i, d in T.Parallel(BLOCK_M, DIM_V):
+                    acc[i, d] *= rescale[i]
+                T.copy(scores, weights)
+                T.copy(v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V], v_shared)
+                # What is not finite must not reach who does not see it: 0 times it is NaN.
+                T.fill(flawed, 0)
+                for j, d in T.Parallel(BLOCK_N, DIM_V):
+                    if ~T.isfinite(T.cast(v_shared[j, d], "float32")):
+                        flawed[0] = 1
+                if flawed[0] != 0:
+                    for j in T.serial(BLOCK_N):
+                        for i, d in T.Parallel(BLOCK_M, DIM_V):
+                            x = T.cast(v_shared[j, d], "float32")
+                            seen = sees(m0 + i, n0 + j, h)
+                            acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
+                    for j, d in T.Parallel(BLOCK_N, DIM_V):
+                        x = v_shared[j, d]
+                        is_finite = T.isfinite(T.cast(x, "float32"))
+                        v_shared[j, d] = T.if_then_else(is_finite, x, 0)
+                T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
+
+            for i, d in T.Parallel(BLOCK_M, DIM_V):
+                acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+            T.copy(acc, out_shared)
+            T.copy(out_shared, out[b, m0 : m0 + BLOCK_M, h, 0:DIM_V])
+
+    return attention_bfloat16_scoremod_maskmod
+
+
+def main():
+    """Compare the kernel with torch in float64 on random operands, where there is a GPU."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was checked")
+        return
+    torch.manual_seed(0)
+    q = torch.randn(BATCH, SEQ_Q, HEADS, DIM, device="cuda").to(torch.bfloat16)
+    k = torch.randn(BATCH, SEQ_KV, KV_HEADS, DIM, device="cuda").to(torch.bfloat16)
+    v = torch.randn(BATCH, SEQ_KV, KV_HEADS, DIM_V, device="cuda").to(torch.bfloat16)
+    out = torch.full((BATCH, SEQ_Q, HEADS, DIM_V), torch.nan, device="cuda").to(torch.bfloat16)
+
+    kernel = tilelang.compile(build(), target={"arch": "sm_90a", "kind": "cuda"})
+    kernel(q, k, v, out)
+
+    b, h = BATCH - 1, HEADS - 1
+    queries, keys = q[b, :, h].double(), k[b, :, h // GROUP].double()
+    x = queries @ keys.T * SCALE
+    column = torch.arange(len(keys), device="cuda")
+    row = torch.arange(len(queries), device="cuda")[:, None]
+    x = x + (column.double() - row.double()) / 64
+    seen = (row.double() >= column.double()) & (column.double() > h)
+    x = x.masked_fill(~seen, -torch.inf)
+    x = torch.softmax(x, 1).nan_to_num(0.0) @ v[b, :, h // GROUP].double()
+    error = (out[b, :, h].double() - x).norm() / (x.norm() + 1e-30)
+    print(f"out: relative error {error:.1e}")
+    assert error < 1e-2, "out differs from torch"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,368 @@
+"""Attention: out = softmax(scale * q @ k.T, Causal()) @ v
+
+Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
+
+  q    (4, 4096, 16, 128) bfloat16
+  k    (4, 4096, 4, 128) bfloat16
+  v    (4, 4096, 4, 128) bfloat16
+  out  (4, 4096, 16, 128) bfloat16
+spec: Attention(batch=4, heads=16, kv_heads=4, seq_q=4096, seq_kv=4096, head_dim=128,
+      dtype='bfloat16', mask=Causal())
+schedule: AttentionSchedule(block_m=128, block_n=128, num_stages=2, threads=256, order='heads',
+          variant='warp_specialized')
+"""
+
+import tilelang
+import tilelang.language as T
+import torch
+
+BATCH, HEADS, KV_HEADS = 4, 16, 4
+SEQ_Q, SEQ_KV = 4096, 4096
+DIM, DIM_V = 128, 128
+BLOCK_M, BLOCK_N = 128, 128
+ROWS, STAGES = 64, 2
+GROUP = 4
+SCALE = 0.08838834764831845
+LOG2_E = 1.4426950408889634
+LOG2_SCALE = SCALE * LOG2_E
+
+
+def build():
+    """Return the kernel as a TileLang PrimFunc of (q, k, v, out)."""
+
+    @T.macro
+    def sees(row, column):
+        return column <= row
+
+    @T.macro
+    def produce(
+        b,
+        h,
+        m0,
+        stop,
+        steps,
+        q,
+        k,
+        v,
+        q0_shared,
+        q1_shared,
+        k_shared,
+        v_shared,
+        q_full,
+        k_full,
+        v_full,
+        k_empty,
+        v_empty,
+    ):
+        T.dec_max_nreg(24)
+        T.tma_copy(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, barrier=q_full)
+        T.tma_copy(q[b, m0 + 1 * ROWS : m0 + 1 * ROWS + ROWS, h, 0:DIM], q1_shared, barrier=q_full)
+        T.barrier_arrive(q_full)
+        for step in T.serial(steps):
+            n0 = (stop - 1 - step) * BLOCK_N
+            slot = step % STAGES
+            # Passes at once in the first round, when the slots are empty from the start.
+            T.barrier_wait(k_empty[slot], (step // STAGES + 1) % 2)
+            T.tma_copy(
+                k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM],
+                k_shared[slot, :, :],
+                barrier=k_full[slot],
+            )
+            T.barrier_arrive(k_full[slot])
+            T.barrier_wait(v_empty[slot], (step // STAGES + 1) % 2)
+            T.tma_copy(
+                v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V],
+                v_shared[slot, :, :],
+                barrier=v_full[slot],
+            )
+            T.barrier_arrive(v_full[slot])
+
+    @T.macro
+    def consume(
+        group,
+        b,
+        h,
+        tile,
+        stop,
+        steps,
+        out,
+        q_shared,
+        k_shared,
+        v_shared,
+        out_shared,
+        flawed,
+        q_full,
+        k_full,
+        v_full,
+        k_empty,
+        v_empty,
+    ):
+        scores = T.alloc_fragment((ROWS, BLOCK_N), "float32")
+        weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
+        acc = T.alloc_fragment((ROWS, DIM_V), "float32")
+        top = T.alloc_fragment((ROWS,), "float32")
+        base = T.alloc_fragment((ROWS,), "float32")
+        shift = T.alloc_fragment((ROWS,), "float32")
+        rescale = T.alloc_fragment((ROWS,), "float32")
+        total = T.alloc_fragment((ROWS,), "float32")
+        part = T.alloc_fragment((ROWS,), "float32")
+        T.inc_max_nreg(240)
+        m0 = tile + group * ROWS
+        T.fill(top, -T.infinity("float32"))
+        T.fill(base, -T.infinity("float32"))
+        T.clear(total)
+        T.clear(acc)
+        T.barrier_wait(q_full, 0)
+        T.barrier_wait(k_full[0], 0)
+        T.wgmma_gemm(q_shared, k_shared[0, :, :], scores, transpose_B=True, clear_accum=True)
+        # Consumers take turns with the tensor cores: one has them while the others weigh scores.
+        if group == 1:
+            T.named_barrier_arrive(8, 256)
+        T.wait_wgmma(0)
+        T.barrier_arrive(k_empty[0])
+        n0 = (stop - 1) * BLOCK_N
+        partly = n0 + BLOCK_N > m0 + 1
+        if partly:
+            for i, j in T.Parallel(ROWS, BLOCK_N):
+                seen = sees(m0 + i, n0 + j)
+                scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
+        T.copy(base, rescale)
+        T.reduce_max(scores, top, dim=1, clear=False)
+        for i in T.Parallel(ROWS):
+            base[i] = top[i] * LOG2_SCALE
+        for i in T.Parallel(ROWS):
+            # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
+            shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+        for i in T.Parallel(ROWS):
+            rescale[i] = T.exp2(rescale[i] - shift[i])
+        for i, j in T.Parallel(ROWS, BLOCK_N):
+            scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
+        T.reduce_sum(scores, part, dim=1)
+        for i in T.Parallel(ROWS):
+            total[i] = total[i] * rescale[i] + part[i]
+        T.copy(scores, weights)
+        for step in T.serial(steps - 1):
+            slot, ahead = step % STAGES, (step + 1) % STAGES
+            n0 = (stop - 1 - step) * BLOCK_N
+            partly = n0 + BLOCK_N > tile + 1
+            if partly:
+                T.barrier_wait(v_full[slot], step // STAGES % 2)
+                # What is not finite must not reach who does not see it: 0 times it is NaN.
+                T.fill(flawed, 0)
+                T.sync_threads(12 + group, 128)
+                for j, d in T.Parallel(BLOCK_N, DIM_V):
+                    if ~T.isfinite(T.cast(v_shared[slot, j, d], "float32")):
+                        flawed[0] = 1
+                T.sync_threads(12 + group, 128)
+                if flawed[0] != 0:
+                    for j in T.serial(BLOCK_N):
+                        for i, d in T.Parallel(ROWS, DIM_V):
+                            x = T.cast(v_shared[slot, j, d], "float32")
+                            seen = sees(m0 + i, n0 + j)
+                            acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
+                # Every consumer has read the values before one of them changes them for all.
+                T.sync_threads(11, 256)
+                if group == 0:
+                    if flawed[0] != 0:
+                        for j, d in T.Parallel(BLOCK_N, DIM_V):
+                            x = v_shared[slot, j, d]
+                            is_finite = T.isfinite(T.cast(x, "float32"))
+                            v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
+                    T.fence_proxy_async()
+                T.sync_threads(11, 256)
+            T.barrier_wait(k_full[ahead], (step + 1) // STAGES % 2)
+            T.sync_threads(8 + group, 256)
+            T.wgmma_gemm(
+                q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
+            )
+            T.barrier_wait(v_full[slot], step // STAGES % 2)
+            T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
+            T.named_barrier_arrive(8 + (group + 1) % 2, 256)
+            T.wait_wgmma(1)
+            T.barrier_arrive(k_empty[ahead])
+            n0 = (stop - 2 - step) * BLOCK_N
+            partly = n0 + BLOCK_N > m0 + 1
+            if partly:
+                for i, j in T.Parallel(ROWS, BLOCK_N):
+                    seen = sees(m0 + i, n0 + j)
+                    scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
+            T.copy(base, rescale)
+            T.reduce_max(scores, top, dim=1, clear=False)
+            for i in T.Parallel(ROWS):
+                base[i] = top[i] * LOG2_SCALE
+            for i in T.Parallel(ROWS):
+                # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
+                shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+            for i in T.Parallel(ROWS):
+                rescale[i] = T.exp2(rescale[i] - shift[i])
+            for i, j in T.Parallel(ROWS, BLOCK_N):
+                scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
+            T.reduce_sum(scores, part, dim=1)
+            for i in T.Parallel(ROWS):
+                total[i] = total[i] * rescale[i] + part[i]
+            T.wait_wgmma(0)
+            T.barrier_arrive(v_empty[slot])
+            for i, d in T.Parallel(ROWS, DIM_V):
+                acc[i, d] *= rescale[i]
+            T.copy(scores, weights)
+        if group == 0:
+            T.sync_threads(8, 256)
+        slot = (steps - 1) % STAGES
+        n0 = (stop - steps) * BLOCK_N
+        partly = n0 + BLOCK_N > tile + 1
+        if partly:
+            T.barrier_wait(v_full[slot], (steps - 1) // STAGES % 2)
+            # What is not finite must not reach who does not see it: 0 times it is NaN.
+            T.fill(flawed, 0)
+            T.sync_threads(12 + group, 128)
+            for j, d in T.Parallel(BLOCK_N, DIM_V):
+                if ~T.isfinite(T.cast(v_shared[slot, j, d], "float32")):
+                    flawed[0] = 1
+            T.sync_threads(12 + group, 128)
+            if flawed[0] != 0:
+                for j in T.serial(BLOCK_N):
+                    for i, d in T.Parallel(ROWS, DIM_V):
+                        x = T.cast(v_shared[slot, j, d], "float32")
+                        seen = sees(m0 + i, n0 + j)
+                        acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
+            # Every consumer has read the values before one of them changes them for all.
+            T.sync_threads(11, 256)
+            if group == 0:
+                if flawed[0] != 0:
+                    for j, d in T.Parallel(BLOCK_N, DIM_V):
+                        x = v_shared[slot, j, d]
+                        is_finite = T.isfinite(T.cast(x, "float32"))
+                        v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
+                T.fence_proxy_async()
+            T.sync_threads(11, 256)
+        T.barrier_wait(v_full[slot], (steps - 1) // STAGES % 2)
+        T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
+        T.wait_wgmma(0)
+
+        for i, d in T.Parallel(ROWS, DIM_V):
+            acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+        T.sync_threads(12 + group, 128)
+        T.copy(acc, out_shared)
+        T.fence_proxy_async()
+        T.sync_threads(12 + group, 128)
+        T.copy(out_shared, out[b, m0 : m0 + ROWS, h, 0:DIM_V])
+
+    @T.prim_func
+    def attention_bfloat16_causal(
+        q: T.Tensor((BATCH, SEQ_Q, HEADS, DIM), "bfloat16"),
+        k: T.Tensor((BATCH, SEQ_KV, KV_HEADS, DIM), "bfloat16"),
+        v: T.Tensor((BATCH, SEQ_KV, KV_HEADS, DIM_V), "bfloat16"),
+        out: T.Tensor((BATCH, SEQ_Q, HEADS, DIM_V), "bfloat16"),
+    ):
+        with T.Kernel(HEADS, T.ceildiv(SEQ_Q, BLOCK_M), BATCH, threads=384) as (h, bm, b):
+            q0_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
+            q1_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
+            k_shared = T.alloc_shared((STAGES, BLOCK_N, DIM), "bfloat16")
+            v_shared = T.alloc_shared((STAGES, BLOCK_N, DIM_V), "bfloat16")
+            flawed0 = T.alloc_shared((1,), "int32")
+            flawed1 = T.alloc_shared((1,), "int32")
+            q_full = T.alloc_barrier(128)
+            k_full = T.alloc_barrier([128] * STAGES)
+            k_empty = T.alloc_barrier([256] * STAGES)
+            v_full = T.alloc_barrier([128] * STAGES)
+            v_empty = T.alloc_barrier([256] * STAGES)
+
+            m0 = (T.ceildiv(SEQ_Q, BLOCK_M) - 1 - bm) * BLOCK_M
+            stop = m0 + BLOCK_M
+            stop = T.ceildiv(T.min(stop, SEQ_KV), BLOCK_N)
+            steps = stop
+            tx = T.get_thread_binding()
+            if tx < 128:
+                consume(
+                    0,
+                    b,
+                    h,
+                    m0,
+                    stop,
+                    steps,
+                    out,
+                    q0_shared,
+                    k_shared,
+                    v_shared,
+                    q0_shared,
+                    flawed0,
+                    q_full,
+                    k_full,
+                    v_full,
+                    k_empty,
+                    v_empty,
+                )
+            elif tx < 256:
+                consume(
+                    1,
+                    b,
+                    h,
+                    m0,
+                    stop,
+                    steps,
+                    out,
+                    q1_shared,
+                    k_shared,
+                    v_shared,
+                    q1_shared,
+                    flawed1,
+                    q_full,
+                    k_full,
+                    v_full,
+                    k_empty,
+                    v_empty,
+                )
+            else:
+                produce(
+                    b,
+                    h,
+                    m0,
+                    stop,
+                    steps,
+                    q,
+                    k,
+                    v,
+                    q0_shared,
+                    q1_shared,
+                    k_shared,
+                    v_shared,
+                    q_full,
+                    k_full,
+                    v_full,
+                    k_empty,
+                    v_empty,
+                )
+
+    return attention_bfloat16_causal
+
+
+def main():
+    """Compare the kernel with torch in float64 on random operands, where there is a GPU."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was checked")
+        return
+    torch.manual_seed(0)
+    q = torch.randn(BATCH, SEQ_Q, HEADS, DIM, device="cuda").to(torch.bfloat16)
+    k = torch.randn(BATCH, SEQ_KV, KV_HEADS, DIM, device="cuda").to(torch.bfloat16)
+    v = torch.randn(BATCH, SEQ_KV, KV_HEADS, DIM_V, device="cuda").to(torch.bfloat16)
+    out = torch.full((BATCH, SEQ_Q, HEADS, DIM_V), torch.nan, device="cuda").to(torch.bfloat16)
+
+    kernel = tilelang.compile(build(), target={"arch": "sm_90a", "kind": "cuda"})
+    kernel(q, k, v, out)
+
+    b, h = BATCH - 1, HEADS - 1
+    queries, keys = q[b, :, h].double(), k[b, :, h // GROUP].double()
+    x = queries @ keys.T * SCALE
+    column = torch.arange(len(keys), device="cuda")
+    row = torch.arange(len(queries), device="cuda")[:, None]
+    place = row + len(keys) - len(queries)
+    seen = column <= place
+    x = x.masked_fill(~seen, -torch.inf)
+    x = torch.softmax(x, 1).nan_to_num(0.0) @ v[b, :, h // GROUP].double()
+    error = (out[b, :, h].double() - x).norm() / (x.norm() + 1e-30)
+    print(f"out: relative error {error:.1e}")
+    assert error < 1e-2, "out differs from torch"
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from tilegen.errors import SpecError, TilegenError, VerificationError
 from tilegen.explain import roofline
 from tilegen.kernel import Kernel
 from tilegen.program import Program, build
-from tilegen.race import Arena, Contender, Tensors, race
+from tilegen.race import Arena, Baseline, Contender, Tensors, race
 from tilegen.reference import inputs
 from tilegen.schedules.fields import brief, differences
 from tilegen.scoreboard import Benchmark, Conditions, Row
@@ -49,7 +49,8 @@ def bench(
     Args:
         subject: A spec, a program or a kernel.
         against: Peers by name; ``default``, the default schedule; ``plain``, tilegen's kernel of
-            the same spec without its chain, which is less work; or programs.
+            the same spec without its chain, which is less work, as ``copy`` and ``sum`` of rows
+            are: those move as many bytes, or read them; or programs.
         sizes: Sizes of dynamic dimensions; those left out are their hints.
         target: What to build a spec for; None is the current GPU.
         rounds: How often each contender is timed.
@@ -200,9 +201,12 @@ def _entry(program: Program, other: str | Program) -> tuple[Contender, str]:
             hint=f"use some of {', '.join((*peers, *OWN))}",
         )
     try:
-        return Contender(name=other, spec=spec, bind=peers[other](spec)), ""
+        made = peers[other](spec)
     except SpecError as error:
         return _absent(other, spec), f"{error.message}; {error.hint}"
+    if isinstance(made, Baseline):
+        return Contender(name=other, spec=made.spec, bind=made.bind, operands=made.operands), ""
+    return Contender(name=other, spec=spec, bind=made), ""
 
 
 def _sibling(program: Program, name: str) -> Program:

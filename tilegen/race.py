@@ -30,6 +30,25 @@ _INPUT_BYTES = 128e6  # of inputs in turn, over twice what an L2 holds
 _COPIES = (4, 256)
 
 
+def _as_they_are(operands: Tensors) -> Tensors:
+    return operands
+
+
+@frozen(kw_only=True, eq=False)
+class Baseline:
+    """Less work than a spec on what it reads, such as a copy of as many bytes.
+
+    Attributes:
+        spec: What it computes.
+        operands: Its operands, made of those of the spec that it stands beside.
+        bind: Makes a call of it.
+    """
+
+    spec: Any
+    operands: Callable[[Tensors], Tensors]
+    bind: Bind
+
+
 @frozen(kw_only=True, eq=False)
 class Contender:
     """Something that computes a spec.
@@ -41,6 +60,7 @@ class Contender:
         exact: Whether it owes the spec's derived tolerances. What does not is a peer, which
             rounds intermediate values where it likes.
         detail: What tells it from others, such as its schedule.
+        operands: What it takes, made of the operands of the race: other ones for a `Baseline`.
     """
 
     name: str
@@ -48,6 +68,7 @@ class Contender:
     bind: Bind
     exact: bool = False
     detail: str = ""
+    operands: Callable[[Tensors], Tensors] = _as_they_are
 
 
 @frozen(eq=False)
@@ -100,14 +121,16 @@ class Arena:
         self._truths: dict[Any, Truth] = {}
         self._graphs: dict[tuple[Contender, int], Call | str] = {}
         self._sets: list[dict[str, torch.Tensor]] = []
+        self._made: dict[Contender, Tensors] = {}
 
     def fault(self, contender: Contender) -> str:
         """Return what is wrong with a contender's outputs, or ""."""
-        return fault(contender, self._operands, self._sizes, self.truth(contender.spec))
+        operands = self._own(contender)
+        return fault(contender, operands, self._sizes, self._truth(contender))
 
     def time(self, contenders: Sequence[Contender], rounds: int) -> Race:
         """Return the times of contenders that are right."""
-        calls = {c.name: c.bind(self._operands, self._blank(c.spec)) for c in contenders}
+        calls = {c.name: c.bind(self._own(c), self._blank(c.spec)) for c in contenders}
         timings = alternate(self._watch, calls, 3) if calls else {}
         if not timings or min(timing.us for timing in timings.values()) >= GRAPH_BELOW_US:
             timings = alternate(self._watch, calls, rounds) if calls else {}
@@ -128,12 +151,31 @@ class Arena:
         """Free what is kept of a contender."""
         for key in [key for key in self._graphs if key[0] is contender]:
             del self._graphs[key]
+        self._made.pop(contender, None)
 
     def truth(self, spec: Any) -> Truth:
         """Return what the outputs of ``spec`` should be, worked out once."""
         if spec not in self._truths:
             self._truths[spec] = truth(spec, self._operands)
         return self._truths[spec]
+
+    def _truth(self, contender: Contender) -> Truth:
+        """Return the truth of a contender; nobody asks for tolerances of a baseline."""
+        spec = contender.spec
+        if contender.operands is _as_they_are:
+            return self.truth(spec)
+        if spec not in self._truths:
+            compute = family_of(spec).part("reference")
+            self._truths[spec] = Truth(compute(spec, self._own(contender), torch.float64), {})
+        return self._truths[spec]
+
+    def _own(self, contender: Contender) -> Tensors:
+        """Return the operands of a contender, made once."""
+        if contender.operands is _as_they_are:
+            return self._operands
+        if contender not in self._made:
+            self._made[contender] = contender.operands(self._operands)
+        return self._made[contender]
 
     def _blank(self, spec: Any) -> dict[str, torch.Tensor]:
         return blank(spec, self._sizes, self._operands)
@@ -149,16 +191,17 @@ class Arena:
 
     def _captured(self, contender: Contender, copies: int) -> Call | str:
         spec = contender.spec
-        calls = [contender.bind(inputs, self._blank(spec)) for inputs in self._sets[:copies]]
+        inputs = [contender.operands(operands) for operands in self._sets[:copies]]
+        calls = [contender.bind(operands, self._blank(spec)) for operands in inputs]
         try:
             captured = self._watch.capture(calls)
         except RuntimeError as error:
             return f"cannot be captured in a CUDA graph: {first_line(error)}"
         for outputs in captured.results:
             for tensor in outputs.values():
-                tensor.fill_(torch.nan)
+                tensor.fill_(_poison(tensor.dtype))
         captured.replay()
-        expected = self.truth(spec)
+        expected = self._truth(contender)
         wrong = (_strayed(spec, outputs, expected) for outputs in captured.results)
         found = next(filter(None, wrong), "")
         return f"a replay of its CUDA graph is wrong: {found}" if found else captured.replay
@@ -205,14 +248,17 @@ def _copies(contenders: Sequence[Contender], sizes: Mapping[str, int]) -> int:
 
 
 def blank(spec: Any, sizes: Mapping[str, int], operands: Tensors) -> dict[str, torch.Tensor]:
-    """Return outputs of ``spec`` filled with NaN, where the operands are."""
+    """Return outputs of ``spec`` filled with what no result is, where the operands are."""
     device = next(iter(operands.values())).device
     return {
-        output.name: torch.full(
-            shape_of(output, sizes), torch.nan, dtype=torch_dtype(output.dtype), device=device
-        )
-        for output in spec.outputs
+        output.name: torch.full(shape_of(output, sizes), _poison(kind), dtype=kind, device=device)
+        for output, kind in ((output, torch_dtype(output.dtype)) for output in spec.outputs)
     }
+
+
+def _poison(kind: torch.dtype) -> float:
+    """Return what no result is: NaN, or -1 where it is an index."""
+    return torch.nan if kind.is_floating_point else -1
 
 
 def fault(
@@ -260,7 +306,9 @@ def _strayed(spec: Any, outputs: Tensors, expected: Truth) -> str:
         actual = outputs[name].double()
         if actual.shape != value.shape:
             return f"{name} has the shape {tuple(actual.shape)}, expected {tuple(value.shape)}"
-        allowed = unit * (value.abs() + value.square().mean().sqrt())
+        exact = not value.is_floating_point()  # an index
+        value = value.double()
+        allowed = (0.0 if exact else unit) * (value.abs() + value.square().mean().sqrt())
         wrong = ~((actual - value).abs() <= allowed) & ~(actual.isnan() & value.isnan())
         count = int(wrong.sum())
         if count:
@@ -275,7 +323,7 @@ def _strayed(spec: Any, outputs: Tensors, expected: Truth) -> str:
 def _epsilon(spec: Any) -> float:
     """Return the coarsest relative spacing of values that a step may be rounded to."""
     types = {torch_dtype(o.dtype) for o in (*spec.operands, *spec.outputs)}
-    coarsest = max(torch.finfo(kind).eps for kind in types)
+    coarsest = max(torch.finfo(kind).eps for kind in types if kind.is_floating_point)
     return max(coarsest, 2.0**-10)  # TF32, as which float32 is multiplied
 
 

@@ -30,7 +30,7 @@ _SEED = click.option("--seed", default=0, show_default=True, help="Seed of the r
     default="eager,compile",
     show_default=True,
     metavar="NAMES",
-    help="Peers, such as eager, compile, compile-max, cublas; default, plain.",
+    help="Peers, such as eager, compile, compile-max, cublas, liger, copy, sum; default, plain.",
 )
 @_TARGET
 @click.option("--schedule", metavar="REF", help="auto, default, or a schedule named like a spec.")

@@ -1,4 +1,4 @@
-"""Peers of the elementwise family: eager PyTorch and torch.compile."""
+"""Peers of the elementwise family: eager PyTorch, torch.compile, and a copy of as many bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 
 from tilegen.epilogue import EpilogueOp, Map, Store, operand_kind, operand_name
 from tilegen.operands import torch_dtype
+from tilegen.peers.bandwidth import copy
 from tilegen.peers.expr import torch_function
-from tilegen.race import Bind, Tensors
+from tilegen.race import Baseline, Bind, Tensors
 from tilegen.reference.gemm import torch_step
 from tilegen.specs.elementwise import Elementwise
 from tilegen.specs.operands import Operand
@@ -96,8 +97,9 @@ def _compiled(spec: Elementwise, mode: str | None) -> Bind:
     return lambda operands, outputs: lambda: run(operands)
 
 
-PEERS: dict[str, Callable[[Elementwise], Bind]] = {
+PEERS: dict[str, Callable[[Elementwise], Bind | Baseline]] = {
     "eager": eager,
     "compile": compiled,
     "compile-max": compiled_max,
+    "copy": copy,
 }

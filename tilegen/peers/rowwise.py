@@ -1,17 +1,21 @@
-"""Peers of the rowwise family: eager PyTorch, and torch.compile."""
+"""Peers of the rowwise family: eager PyTorch, torch.compile, Liger, and what memory bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 from tilegen.epilogue import Map, Store, operand_kind, operand_name
+from tilegen.errors import SpecError
 from tilegen.operands import torch_dtype
+from tilegen.peers.bandwidth import copy, total
 from tilegen.peers.expr import torch_function
-from tilegen.race import Bind, Tensors
+from tilegen.race import Baseline, Bind, Tensors
 from tilegen.reference.gemm import torch_step
 from tilegen.reference.rowwise import REDUCTIONS
 from tilegen.specs.cross_entropy import CrossEntropy
@@ -39,7 +43,51 @@ def compiled(spec: RowwiseSpec) -> Bind:
     return lambda operands, outputs: lambda: run(operands)
 
 
+def liger(spec: RowwiseSpec) -> Bind:
+    """Return Liger's kernel, and PyTorch for the chain.
+
+    Raises:
+        SpecError: Liger has no such kernel, or is not installed.
+    """
+    run = _then_chain(spec, _liger(spec))
+    return lambda operands, outputs: lambda: run(operands)
+
+
+def _liger(spec: RowwiseSpec) -> _Result:
+    plain = isinstance(spec, Softmax) and not spec.log and spec.scale is None and spec.mask is None
+    if plain:
+        softmax = _liger_ops().LigerSoftmaxFunction
+        return lambda operands: {"x": softmax.apply(operands["input"])}
+    if isinstance(spec, (RmsNorm, LayerNorm)) and spec.affine and not spec.residual:
+        return _liger_norm(spec)
+    raise _no_liger("has no such kernel", "it has softmax, and affine norms without a residual")
+
+
+def _liger_norm(spec: RmsNorm | LayerNorm) -> _Result:
+    ops, eps = _liger_ops(), spec.eps
+    if isinstance(spec, LayerNorm):
+        layer, names = ops.LigerLayerNormFunction, ("input", "weight", "bias")
+        return lambda operands: {"x": layer.apply(*(operands[name] for name in names), eps)}
+    rms, mode = ops.LigerRMSNormFunction, "llama" if spec.cast == "before_weight" else "gemma"
+    options = (eps, spec.weight_offset, mode, False)
+    return lambda operands: {"x": rms.apply(operands["input"], operands["weight"], *options)}
+
+
+def _liger_ops() -> Any:
+    if find_spec("liger_kernel") is None:
+        raise _no_liger("is not installed", "pip install liger-kernel")
+    return import_module("liger_kernel.ops")
+
+
+def _no_liger(message: str, hint: str) -> SpecError:
+    return SpecError(message, rule="against", field="against", value="liger", hint=hint)
+
+
 def _eager(spec: RowwiseSpec) -> _Result:
+    return _then_chain(spec, _result(spec))
+
+
+def _then_chain(spec: RowwiseSpec, result: _Result) -> _Result:
     """Return the function; specs are read here, where torch.compile does not trace."""
     kinds = {output.name: torch_dtype(output.dtype) for output in spec.outputs}
     steps: list[tuple[str, str, bool, Callable[..., Any]]] = []
@@ -53,7 +101,6 @@ def _eager(spec: RowwiseSpec) -> _Result:
             kind = operand_kind(op)
             name = operand_name(op) if kind else ""
             steps.append(("", name, kind == "column_vector", torch_step(op)))
-    result = _result(spec)
     quantize = spec.quantize if isinstance(spec, RowSpec) else None
 
     def run(operands: Tensors) -> dict[str, torch.Tensor]:
@@ -139,4 +186,10 @@ def _cross_entropy(
     return {"x": loss, "lse": x.logsumexp(-1)}
 
 
-PEERS: dict[str, Callable[[RowwiseSpec], Bind]] = {"eager": eager, "compile": compiled}
+PEERS: dict[str, Callable[[Any], Bind | Baseline]] = {
+    "eager": eager,
+    "compile": compiled,
+    "liger": liger,
+    "copy": copy,
+    "sum": total,
+}

@@ -1,4 +1,4 @@
-"""The GEMM suite, for ``tilegen bench`` and ``tilegen tune``: sequences of specs by name.
+"""The suite, for ``tilegen bench`` and ``tilegen tune``: sequences of specs by name.
 
 On a GPU, from the project's root, the tables of docs/performance.md are made by
 
@@ -6,10 +6,14 @@ On a GPU, from the project's root, the tables of docs/performance.md are made by
     tilegen bench tests/gpu/suite.py:fp16 --against cublas,default --markdown
     tilegen bench tests/gpu/suite.py:decode --against cublas,default --markdown
     tilegen bench tests/gpu/suite.py:fused --against plain,eager,compile,compile-max --markdown
+    tilegen bench tests/gpu/suite.py:rows --against copy,eager,compile,liger --markdown
+    tilegen bench tests/gpu/suite.py:gated --against copy,eager,compile --markdown
+    tilegen bench tests/gpu/suite.py:reads --against sum,eager,compile --markdown
+    tilegen bench tests/gpu/suite.py:latency --against copy,eager,compile,liger --markdown
 
 and the schedules that tilegen ships by
 
-    tilegen tune tests/gpu/suite.py:all --budget 60 --store tilegen/tuned/sm_90a.json
+    tilegen tune tests/gpu/suite.py:gemms --budget 60 --store tilegen/tuned/sm_90a.json
 """
 
 from __future__ import annotations
@@ -53,4 +57,37 @@ fused = tuple(
     for shape in ((4096, 14336, 4096), (8192, 8192, 8192), (8192, 4096, 1024))
     for chain in CHAINS
 )
-all = (*bf16, *fp16, *decode, *fused)
+gemms = (*bf16, *fp16, *decode, *fused)
+
+WIDE = (
+    (65536, 4096),
+    (32768, 4096),
+    (65536, 640),
+    (32768, 1024),
+    (262144, 320),
+    (65536, 320),
+    (16384, 16384),
+    (8192, 131072),
+)
+
+
+def along_rows(rows: int, cols: int) -> tuple[object, ...]:
+    """Return the norms and softmax of a shape."""
+    shape = {"rows": rows, "cols": cols, "dtype": "bfloat16"}
+    return (
+        tg.RmsNorm(**shape, eps=1e-5),
+        tg.RmsNorm(**shape, eps=1e-5) | tg.Silu(),
+        tg.LayerNorm(**shape, eps=1e-5),
+        tg.Softmax(**shape),
+    )
+
+
+rows = tuple(spec for shape in WIDE for spec in along_rows(*shape))
+latency = tuple(spec for shape in ((2048, 4096), (4, 102400)) for spec in along_rows(*shape))
+gated = tuple(tg.SiluAndMul(rows=r, cols=c, dtype="bfloat16") for r, c in WIDE)
+reads = (
+    tg.Reduce(rows=65536, cols=4096, op="sum", dtype="bfloat16", out_dtype="float32"),
+    tg.Reduce(rows=8192, cols=131072, op="sum", dtype="bfloat16", out_dtype="float32"),
+    tg.Reduce(rows=8192, cols=131072, op="sum", dtype="bfloat16", out_dtype="float32", axis=0),
+    tg.CrossEntropy(rows=8192, vocab=128256, dtype="bfloat16"),
+)

@@ -275,7 +275,7 @@ class RowwiseNames(RowwiseFragments):
 
     @property
     def exponential(self) -> str:
-        """How ``exp`` is written: by exp2 where rounding, or a logarithm later, covers its error."""
+        """How ``exp`` is written: by exp2 where rounding, or a later logarithm, hides its error."""
         is_covered = self.is_coarse or (self.reduces and self.spec.dtype != DType.float32)
         return "T.exp2(({}) * LOG2_E)" if is_covered else "T.exp({})"
 

@@ -101,7 +101,7 @@ def _launch(program: Program, sizes: Mapping[str, int]) -> Launch:
         producers=program.threads - schedule.threads,
         resident_warps=resident * program.threads // 32,
         warp_split=geometry.warps,
-        instruction=instruction if "block_k" in given and geometry.trips else "none",
+        instruction=instruction if {"block_k", "block_n"} & {*given} and geometry.trips else "none",
         tma_loads=tuple(name for name in mainloop if geometry.tma_load(name)),
         steps=geometry.trips,
         num_stages=given.get("num_stages", 0),

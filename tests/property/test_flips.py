@@ -14,6 +14,8 @@ from tilegen.errors import RefusedError
 from tilegen.expr import Expr
 from tilegen.families import FAMILIES
 from tilegen.row_statistics import ROW_STATISTICS
+from tilegen.specs.captured import Function as Captured
+from tilegen.specs.masks import Both, Either, Not
 from tilegen.specs.reads import Function
 from tilegen.strategies import (
     accesses,
@@ -26,10 +28,16 @@ from tilegen.strategies import (
     schedules,
     specs,
 )
+from tilegen.strategies_attention import attention_specs, leaf_masks, masks, score_ops
 from tilegen.strategies_elementwise import elementwise_specs, functions, parts, reads
 from tilegen.strategies_row_statistics import row_statistics
 from tilegen.strategies_rowwise import quantize_rows, rowwise_specs
 from tilegen.targets import TARGETS, Target
+
+LEAVES = (tg.Causal, tg.Window, tg.PrefixLm, tg.DocumentMask, tg.MaskTensor, tg.MaskMod)
+JOINED = (Both, Either, Not)
+ATTENTION = (tg.Attention, tg.AttentionSchedule, *LEAVES, *JOINED)
+ATTENTION += (tg.Alibi, tg.ScoreBias, tg.ScoreMod)
 
 # What a program is made of, and a strategy that varies every field of it.
 DONORS = {
@@ -42,6 +50,10 @@ DONORS = {
     tg.Input: reads().filter(lambda read: isinstance(read, tg.Input)),
     tg.Part: parts(),
     Function: functions(),
+    **{kind: leaf_masks(kind) for kind in LEAVES},
+    Not: leaf_masks().map(Not),
+    **{kind: masks().filter(lambda mask, kind=kind: type(mask) is kind) for kind in JOINED[:2]},
+    **{kind: score_ops(kind) for kind in (tg.Alibi, tg.ScoreBias, tg.ScoreMod)},
     tg.QuantizeRow: quantize_rows(),
     **{
         kind: rowwise_specs(kinds=(kind,)) if name == "rowwise" else specs(name)
@@ -75,11 +87,11 @@ def test_every_class_of_a_program_has_a_donor():
 
 
 def nodes(value, path=()):
-    """Yield (path, node) of the attrs values that a program is made of, expressions left whole."""
+    """Yield (path, node) of the attrs values that a program is made of, functions left whole."""
     if isinstance(value, tuple):
         for place, item in enumerate(value):
             yield from nodes(item, (*path, place))
-    elif attrs.has(type(value)) and not isinstance(value, (Expr, Target)):
+    elif attrs.has(type(value)) and not isinstance(value, (Expr, Target, Captured)):
         yield path, value
         for field in attrs.fields(type(value)):
             yield from nodes(getattr(value, field.name), (*path, field.name))
@@ -100,6 +112,13 @@ def programs_with(kind):
     if kind in ELEMENTWISE:
         # For an empty output nothing is launched, whatever the fields are.
         specs = elementwise_specs(epilogue=chains(0, 2)).filter(lambda spec: 0 not in spec.shape)
+        return legal_programs(spec=specs)
+    if kind in ATTENTION:
+        # Without queries nothing is launched, and without keys there are no scores.
+        lengths = st.sampled_from((1, 64, 65, 200))
+        specs = attention_specs(seq=lengths, batch=st.integers(1, 2) | st.just(tg.dyn("batch")))
+        if kind in (*LEAVES, *JOINED):
+            specs = st.builds(lambda spec, mask: evolve(spec, mask=mask), specs, DONORS[kind])
         return legal_programs(spec=specs)
     if kind is tg.QuantizeRow:
         specs = rowwise_specs(kinds=(tg.RmsNorm, tg.Softmax), epilogue=chains(0, 1))

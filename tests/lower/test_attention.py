@@ -1,0 +1,73 @@
+"""What TileLang and nvcc make of attention: TMA, wgmma, shared memory as counted, no spills."""
+
+import pytest
+from golden.cases_attention import ATTENTION
+
+import tilegen as tg
+from tilegen.compile import lower
+from tilegen.rules.attention import register_limit
+
+pytestmark = pytest.mark.lower
+
+TELLING = ("causal", "plain_sm_80", "window_dynamic", "unaligned", "varlen", "no_keys")
+TELLING += ("specialized_causal", "specialized_wide")
+each_program = pytest.mark.parametrize("name", TELLING)
+
+
+@each_program
+def test_launch_and_shared_memory_are_as_the_geometry_says(name):
+    program, geometry = ATTENTION[name], ATTENTION[name].geometry
+    lowered, seen = lower(program), program.landmarks()
+    assert lowered.threads == program.threads == seen.launch_bounds
+    assert 0 <= program.smem_bytes - lowered.smem_bytes <= 2048
+    added = 0 if geometry.specialized else program.threads - program.schedule.threads
+    assert lowered.producer_threads == added
+
+
+@each_program
+def test_the_expected_instructions_are_there(name):
+    program, geometry = ATTENTION[name], ATTENTION[name].geometry
+    seen = program.landmarks()
+    multiplies = geometry.has_keys
+    assert (seen.wgmma > 0) == (multiplies and geometry.wgmma)
+    assert (seen.mma_sync > 0) == (multiplies and not geometry.wgmma)
+    if geometry.specialized:
+        groups = len(geometry.groups)
+        assert seen.wgmma == 4 * groups
+        assert (seen.tma_load, seen.tma_store) == (groups + 2, groups)
+        assert seen.setmaxnreg == groups + 1
+        assert seen.mbarrier == 4 * program.schedule.num_stages + 1
+    else:
+        loads = sum(geometry.tma_load(operand) for operand in "qkv") if multiplies else 0
+        assert seen.tma_load == loads
+
+
+BUILT = {
+    "causal": ATTENTION["causal"],
+    "padded": ATTENTION["padded_heads"],
+    "varlen": ATTENTION["varlen"],
+    "specialized": ATTENTION["specialized_causal"],
+}
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", BUILT)
+def test_defaults_do_not_spill(name):
+    program = BUILT[name]
+    found = program.resources()
+    assert found.spill_stores == found.spill_loads == 0, program
+    assert found.registers <= register_limit(program.geometry)
+
+
+def test_the_textbook_kernel_is_short():
+    lines = tg.build(
+        tg.Attention(
+            batch=1, heads=1, kv_heads=1, seq_q=4096, seq_kv=4096, head_dim=128, dtype="float16",
+            mask=tg.Causal(),
+        ),
+        target="sm_90a",
+        schedule=tg.AttentionSchedule(variant="pipelined"),
+    ).source.splitlines()  # fmt: skip
+    body = lines[lines.index("def build():") : lines.index("def main():")]
+    code = [line for line in body if line.strip() and not line.strip().startswith(("#", '"""'))]
+    assert len(code) <= 110

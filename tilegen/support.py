@@ -17,7 +17,9 @@ from tilegen.errors import SpecError
 from tilegen.expr import Expr
 from tilegen.families import FAMILIES, Family
 from tilegen.row_statistics import ROW_STATISTICS, GemmOp
+from tilegen.specs.masks import MASKS
 from tilegen.specs.quantize_row import QuantizeRow
+from tilegen.specs.scores import SCORES
 from tilegen.targets import TARGETS
 
 
@@ -111,6 +113,9 @@ def _family(family: Family) -> Iterator[Table]:
     header = ("field", "takes", "default", "meaning")
     for spec in family.specs:
         yield Table(f"{name}: {spec.__name__}", header, tuple(_fields(spec)))
+    if name == "attention":
+        ops = ((f"`{_call(op)}`", _summary(op)) for op in (*SCORES.values(), *MASKS.values()))
+        yield Table("attention: scores, and masks", ("op", "meaning"), tuple(ops))
     yield Table(f"{name}: schedule", header, tuple(_fields(schedule)))
     rules = ((f"`{rule.id}`", rule.reason) for rule in family.part("rules"))
     yield Table(f"{name}: refused", ("rule", "reason"), tuple(rules))

@@ -11,6 +11,9 @@ On a GPU, from the project's root, the tables of docs/performance.md are made by
     tilegen bench tests/gpu/suite.py:reads --against sum,eager,compile --markdown
     tilegen bench tests/gpu/suite.py:latency --against copy,eager,compile,liger --markdown
 
+    tilegen bench tests/gpu/suite.py:attentions --against cudnn,default --markdown
+    tilegen bench tests/gpu/suite.py:grouped --against cudnn,default --markdown
+
 and the schedules that tilegen ships by
 
     tilegen tune tests/gpu/suite.py:gemms --budget 60 --store tilegen/tuned/sm_90a.json
@@ -91,3 +94,30 @@ reads = (
     tg.Reduce(rows=8192, cols=131072, op="sum", dtype="bfloat16", out_dtype="float32", axis=0),
     tg.CrossEntropy(rows=8192, vocab=128256, dtype="bfloat16"),
 )
+
+
+def attention(
+    seq: int, width: int, mask: tg.Causal | None, dtype: str, kv_heads: int = 0
+) -> tg.Attention:
+    """Return attention over 16384 tokens, in as many heads as a model of 2048 has."""
+    heads = {64: 32, 128: 16, 256: 8}[width]
+    return tg.Attention(
+        batch=16384 // seq,
+        heads=32 if kv_heads else heads,
+        kv_heads=kv_heads or heads,
+        seq_q=seq,
+        seq_kv=seq,
+        head_dim=width,
+        dtype=dtype,
+        mask=mask,
+    )
+
+
+attentions = tuple(
+    attention(seq, width, mask, dtype)
+    for dtype in ("float16", "bfloat16")
+    for width in (64, 128, 256)
+    for seq in (512, 2048, 4096, 16384)
+    for mask in (None, tg.Causal())
+)
+grouped = tuple(attention(4096, 128, mask, "bfloat16", 8) for mask in (None, tg.Causal()))

@@ -1,19 +1,24 @@
-"""Peers of attention: eager PyTorch, torch.compile, SDPA and its cuDNN backend."""
+"""Peers of attention: eager PyTorch, SDPA, its cuDNN backend, and FlexAttention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import and_, or_
 from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from tilegen.epilogue import Softcap
 from tilegen.errors import SpecError
 from tilegen.race import Bind, Tensors
 from tilegen.reference.attention import reference
+from tilegen.reference.gemm import torch_step
 from tilegen.specs.attention import Attention
-from tilegen.specs.masks import Causal
+from tilegen.specs.masks import Both, Causal, DocumentMask, Either, Not, Window, leaves
 
 
 def eager(spec: Attention) -> Bind:
@@ -52,6 +57,74 @@ def cudnn(spec: Attention) -> Bind:
     return lambda operands, outputs: lambda: call(operands)
 
 
+def flex(spec: Attention) -> Bind:
+    """Return FlexAttention with the same softcap, window, causal and document masks.
+
+    Raises:
+        SpecError: It has no such option here.
+    """
+    served = all(isinstance(op, Softcap) for op in spec.scores)
+    served = served and all(
+        isinstance(m, (Causal, Window, DocumentMask)) for m in leaves(spec.mask)
+    )
+    if spec.varlen or spec.sink or spec.return_lse or spec.epilogue or not served:
+        raise SpecError(
+            "is none of FlexAttention's that are timed here",
+            rule="against",
+            field="against",
+            value="flex",
+            hint="softcap, causal, window and document masks of dense tensors are",
+        )
+    run: Any = torch.compile(flex_attention, dynamic=False)
+    steps = [torch_step(op) for op in spec.scores if isinstance(op, Softcap)]
+    transposed, gqa = spec.layout == "bshd", spec.heads != spec.kv_heads
+
+    def score(x: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        for step in steps:
+            x = step(x, None)
+        return x
+
+    def bind(operands: Tensors, outputs: Tensors) -> Callable[[], Tensors]:
+        q, k, v = (
+            operands[name].transpose(1, 2) if transposed else operands[name] for name in "qkv"
+        )
+        block_mask = _block_mask(spec, operands, q, k)
+        modified = score if spec.scores else None
+
+        def call() -> Tensors:
+            out = run(q, k, v, modified, block_mask, scale=spec.scale, enable_gqa=gqa)
+            return {"out": out.transpose(1, 2) if transposed else out}
+
+        return call
+
+    return bind
+
+
+def _block_mask(spec: Attention, operands: Tensors, q: torch.Tensor, k: torch.Tensor) -> Any:
+    if spec.mask is None:
+        return None
+    count, length = q.shape[2], k.shape[2]
+
+    def shown(mask: Any, b: Any, q_idx: Any, kv_idx: Any) -> Any:
+        if isinstance(mask, (Both, Either)):
+            parts = [shown(part, b, q_idx, kv_idx) for part in mask.masks]
+            return reduce(and_ if isinstance(mask, Both) else or_, parts)
+        if isinstance(mask, Not):
+            return ~shown(mask.inner, b, q_idx, kv_idx)
+        place = q_idx + (length - count)
+        if isinstance(mask, DocumentMask):
+            return operands[mask.name][b, place] == operands[mask.name][b, kv_idx]
+        place = q_idx if mask.align == "top-left" else place
+        left, right = (None, 0) if isinstance(mask, Causal) else (mask.left, mask.right)
+        sees = kv_idx >= 0 if left is None else kv_idx >= place - left
+        return sees if right is None else sees & (kv_idx <= place + right)
+
+    return create_block_mask(
+        lambda b, h, q_idx, kv_idx: shown(spec.mask, b, q_idx, kv_idx),
+        q.shape[0], None, count, length, device=str(q.device),
+    )  # fmt: skip
+
+
 def _sdpa(spec: Attention, name: str) -> Callable[[Tensors], dict[str, torch.Tensor]]:
     causal = isinstance(spec.mask, Causal)
     square = spec.seq_q == spec.seq_kv or (causal and spec.mask == Causal(align="top-left"))
@@ -81,4 +154,9 @@ def _sdpa(spec: Attention, name: str) -> Callable[[Tensors], dict[str, torch.Ten
     return run
 
 
-PEERS: dict[str, Callable[[Attention], Bind]] = {"eager": eager, "sdpa": sdpa, "cudnn": cudnn}
+PEERS: dict[str, Callable[[Attention], Bind]] = {
+    "eager": eager,
+    "sdpa": sdpa,
+    "cudnn": cudnn,
+    "flex": flex,
+}

@@ -156,7 +156,8 @@ class GemmTiles:
             return None
         (operand,), (stored,) = tiles, self.stores
         row = self.spec.n * operand.dtype.bytes
-        by_tma = self.access_of(operand.name) == "dense" and row % 16 == 0
+        dense = {self.access_of(name) for name in (operand.name, stored.output.name)} == {"dense"}
+        by_tma = dense and row % 16 == 0
         return operand if stored.tile and operand.dtype == stored.output.dtype and by_tma else None
 
     @property

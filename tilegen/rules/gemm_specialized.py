@@ -14,6 +14,7 @@ from tilegen.rules.rule import Rule, Violation
 
 _STEEP_N = 192
 _FETCHED_N = 160
+_STORED_N = 128
 
 
 def _target(g: GemmGeometry) -> Iterator[Violation]:
@@ -101,18 +102,26 @@ def _light_chain(g: GemmGeometry) -> Iterator[Violation]:
             f"a chain that reads {g.fetched.name} spills on ping_pong tiles of more than "
             f"{_FETCHED_N} columns",
         )
+    if len(g.stores) > 1 and g.schedule.block_n > _STORED_N:
+        yield Violation(
+            "block_n",
+            g.schedule.block_n,
+            f"chains of several outputs spill on ping_pong tiles of more than {_STORED_N} columns",
+        )
     steep = [step for segment in g.segments for step in segment.steps if is_steep(step.value)]
     if any(calls_long_function(step.value) for step in steep) or len(steep) > 1:
         yield _variant(
             g, "keeps at most one sigmoid, silu or tanh-gelu in registers, and no longer function"
         )
-    elif steep and (g.schedule.block_n < _STEEP_N or isinstance(g.spec.m, Dyn)):
+    elif steep and (g.acc_registers < _STEEP_N or isinstance(g.spec.m, Dyn)):
         yield Violation(
             "block_n",
             g.schedule.block_n,
-            f"sigmoid, silu or tanh-gelu spill on ping_pong tiles below {_STEEP_N} columns, and "
+            f"sigmoid, silu or tanh-gelu spill on ping_pong tiles below 128 x {_STEEP_N}, and "
             "where m is dynamic",
         )
+    if g.spec.epilogue and not all(g.roles.by_tma(stored) for stored in g.stores):
+        yield _variant(g, "stores what a chain makes by TMA, which these outputs do not allow")
 
 
 def is_steep(value: Expr) -> bool:

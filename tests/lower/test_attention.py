@@ -3,7 +3,6 @@
 import pytest
 from golden.cases_attention import ATTENTION
 
-import tilegen as tg
 from tilegen.compile import lower
 from tilegen.rules.attention import register_limit
 
@@ -59,15 +58,9 @@ def test_defaults_do_not_spill(name):
     assert found.registers <= register_limit(program.geometry)
 
 
-def test_the_textbook_kernel_is_short():
-    lines = tg.build(
-        tg.Attention(
-            batch=1, heads=1, kv_heads=1, seq_q=4096, seq_kv=4096, head_dim=128, dtype="float16",
-            mask=tg.Causal(),
-        ),
-        target="sm_90a",
-        schedule=tg.AttentionSchedule(variant="pipelined"),
-    ).source.splitlines()  # fmt: skip
+@pytest.mark.parametrize(("name", "most"), [("causal", 110), ("specialized_causal", 200)])
+def test_kernels_are_short(name, most):
+    lines = ATTENTION[name].source.splitlines()
     body = lines[lines.index("def build():") : lines.index("def main():")]
     code = [line for line in body if line.strip() and not line.strip().startswith(("#", '"""'))]
-    assert len(code) <= 110
+    assert len(code) <= most

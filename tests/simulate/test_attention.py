@@ -172,7 +172,7 @@ MUTANTS = {
     ),
     "slots not awaited": ("T.barrier_wait(v_empty[slot], (step // STAGES + 1) % 2)", "pass"),
     "a turn not given": ("T.named_barrier_arrive(8 + (group + 1) % 2, 256)", "pass"),
-    "values changed too soon": (f"{READ}\n                T.sync_threads(11, 256)", "pass"),
+    "values changed too soon": (f"{READ}\n        T.sync_threads(11, 256)", "pass"),
     "rows swapped": ("m0 = tile + group * ROWS", "m0 = tile + (1 - group) * ROWS"),
     "a block skipped": ("T.serial(steps - 1)", "T.serial(steps - 2)"),
     "the maximum of a block alone": ("dim=1, clear=False)", "dim=1, clear=True)"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from tilegen.dtypes import DType
 from tilegen.geometry.attention_functions import tilelang_names
-from tilegen.geometry.attention_masks import Places, conditions, taken, whole_span
 from tilegen.geometry.attention_roles import AttentionRoles
 from tilegen.specs.scores import ScoreMod
 
@@ -175,87 +174,3 @@ class AttentionGeometry(AttentionRoles):
     def log2_scale(self) -> str:
         """The factor that makes scores exponents of two."""
         return "LOG2_E" if self.scales_first else "LOG2_SCALE"
-
-    # --- masks --------------------------------------------------------------------------------
-
-    @property
-    def sees(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Statements, and conditions all of which hold where a query sees a key."""
-        statements, found = conditions(self.spec.mask, self.places)
-        return statements, (*found, *([f"column < {self.keys}"] if self.ragged else []))
-
-    @property
-    def sees_takes(self) -> tuple[str, ...]:
-        """What the conditions take beside row and column."""
-        used = " ".join(text for texts in self.sees for text in texts)
-        lengths = tuple(name for name in ("length_q", "length_kv") if name in used)
-        return (*taken(self.spec.mask, self.spec.varlen), *lengths)
-
-    @property
-    def range_lines(self) -> tuple[str, ...]:
-        """Statements of the first block of keys, if there is one, and of the one after the last."""
-        span, lines = self.span, []
-        pick, other = ("T.min", "T.max") if span.is_hull else ("T.max", "T.min")
-        if span.stops:
-            head, *rest = span.stops
-            lines += [f"stop = {head}", *(f"stop = {other}(stop, {text})" for text in rest)]
-            lines.append(f"stop = T.ceildiv(T.min(stop, {self.keys}), BLOCK_N)")
-        else:
-            lines.append(f"stop = T.ceildiv({self.keys}, BLOCK_N)")
-        if self.spec.varlen:  # room for tiles that is left over
-            lines.append("stop = T.if_then_else(m0 < length_q, stop, 0)")
-        if span.firsts:
-            head, *rest = span.firsts
-            lines += [f"first = {head}", *(f"first = {pick}(first, {text})" for text in rest)]
-            lines.append("first = T.max(T.min(first // BLOCK_N, stop - 1), 0)")
-        return tuple(lines)
-
-    @property
-    def steps_text(self) -> str:
-        """The number of steps of the mainloop: one at least, in which q is waited for."""
-        if self.span.firsts:
-            return "T.max(stop - first, 1)"
-        q, kv = self.spec.seq_q, self.spec.seq_kv
-        early = bool(self.offset) and bool(self.span.stops)
-        late = isinstance(q, int) and isinstance(kv, int) and kv >= q
-        sure = isinstance(kv, int) and not self.spec.varlen and (late or not early)
-        return "stop" if sure else "T.max(stop, 1)"
-
-    @property
-    def n0(self) -> str:
-        """The first key of a step."""
-        return "(first + step) * BLOCK_N" if self.span.firsts else "step * BLOCK_N"
-
-    @property
-    def partly(self) -> tuple[str, ...]:
-        """When some query of a tile does not see some key of a block: one of these; () if any."""
-        return self._partly(self.places)
-
-    def _partly(self, places: Places) -> tuple[str, ...]:
-        whole = whole_span(self.spec.mask, places)
-        if whole is None:
-            return ()
-        terms = [f"n0 < {first}" for first in whole.firsts]
-        terms += [f"n0 + BLOCK_N > {stop}" for stop in whole.stops]
-        return (*terms, *([f"n0 + BLOCK_N > {self.keys}"] if self.ragged else []))
-
-    @property
-    def partly_lines(self) -> tuple[str, ...]:
-        """Statements of that condition."""
-        return _any(self.partly)
-
-    @property
-    def partly_lines_of_all(self) -> tuple[str, ...]:
-        """Statements of that condition for the tile of all consumers."""
-        return _any(self._partly(evolve(self.places, tile="tile")))
-
-
-def _any(terms: tuple[str, ...]) -> tuple[str, ...]:
-    """Return statements of ``partly``, which holds where one of the terms does."""
-    if len(terms) == 1:
-        return (f"partly = {terms[0]}",)
-    whole = "partly = " + " | ".join(f"({term})" for term in terms)
-    if len(whole) <= 80:
-        return (whole,)
-    first, *rest = terms
-    return (f"partly = {first}", *(f"partly = partly | ({term})" for term in rest))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from attrs import frozen
 
 from tilegen.geometry.attention_blocks import FIRST_BARRIER, REGISTERS
-from tilegen.geometry.attention_torch import AttentionTorch
+from tilegen.geometry.attention_masked import AttentionMasked
 
 MAX_GROUPS = max(REGISTERS)
 
 
 @frozen
-class AttentionRoles(AttentionTorch):
+class AttentionRoles(AttentionMasked):
     """Names, arguments and barriers of the producer and of the consumer warpgroups."""
 
     @property
@@ -40,20 +40,16 @@ class AttentionRoles(AttentionTorch):
         return self.width == self.width_v
 
     @property
-    def _rings(self) -> tuple[str, ...]:
-        return tuple(f"{name}_{side}" for side in ("full", "empty") for name in "kv")
+    def barriers(self) -> tuple[str, ...]:
+        """The barriers in shared memory, as one argument."""
+        rings = (f"{name}_{side}" for side in ("full", "empty") for name in "kv")
+        return ("q_full", *rings)
 
     @property
     def produce_takes(self) -> tuple[str, ...]:
-        """Parameters of the producer."""
+        """Parameters, and arguments, of the producer."""
         tiles = tuple(f"q{group}_shared" for group in self.groups)
-        shared = ("k_shared", "v_shared", "q_full", *self._rings)
-        return ("b", "h", "m0", "stop", "steps", "q", "k", "v", *tiles, *shared)
-
-    @property
-    def produce_as(self) -> tuple[str, ...]:
-        """Arguments of the producer."""
-        return self.produce_takes
+        return ("b", "h", "m0", "stop", "steps", "q", "k", "v", *tiles, "rings", "barriers")
 
     @property
     def _tensors(self) -> tuple[str, ...]:
@@ -63,9 +59,8 @@ class AttentionRoles(AttentionTorch):
     def consume_takes(self) -> tuple[str, ...]:
         """Parameters of a consumer."""
         flawed = ("flawed",) if self.cleans else ()
-        tiles = ("q_shared", "k_shared", "v_shared", "out_shared", *flawed)
         head = ("group", "b", "h", "tile", "stop", "steps", *self._tensors)
-        return (*head, *tiles, "q_full", *self._rings)
+        return (*head, "q_shared", "out_shared", *flawed, "rings", "barriers")
 
     def consume_as(self, group: int) -> tuple[str, ...]:
         """Return the arguments of one consumer."""
@@ -77,3 +72,17 @@ class AttentionRoles(AttentionTorch):
             "flawed": f"flawed{group}",
         }
         return tuple(own.get(name, name) for name in self.consume_takes)
+
+    @property
+    def clean_takes(self) -> tuple[str, ...]:
+        """Parameters, and arguments, of what takes values out that some query does not see."""
+        seen = (name for name in self.sees_takes if name != "slot")
+        return ("group", "m0", "n0", "slot", "acc", "v_shared", "flawed", *seen)
+
+    @property
+    def weigh_takes(self) -> tuple[str, ...]:
+        """Parameters, and arguments, of what makes weights of scores."""
+        names = self.read_names
+        read = [o.name for o in self.spec.operands if o.name in names or o.name in self.captured]
+        own = ("b", "h", *read) if self.spec.scores else ()
+        return tuple(dict.fromkeys(("m0", "n0", "scores", "rows", *own, *self.sees_takes)))

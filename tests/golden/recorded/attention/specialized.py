@@ -31,25 +31,24 @@ def build():
     """Return the kernel as a TileLang PrimFunc of (q, k, v, out)."""
 
     @T.macro
-    def produce(
-        b,
-        h,
-        m0,
-        stop,
-        steps,
-        q,
-        k,
-        v,
-        q0_shared,
-        q1_shared,
-        k_shared,
-        v_shared,
-        q_full,
-        k_full,
-        v_full,
-        k_empty,
-        v_empty,
-    ):
+    def weigh(m0, n0, scores, rows):
+        top, base, rescale, total, part = rows
+        T.copy(base, rescale)
+        T.reduce_max(scores, top, dim=1, clear=False)
+        for i in T.Parallel(ROWS):
+            base[i] = top[i] * LOG2_SCALE
+        for i in T.Parallel(ROWS):
+            rescale[i] = T.exp2(rescale[i] - base[i])
+        for i, j in T.Parallel(ROWS, BLOCK_N):
+            scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - base[i])
+        T.reduce_sum(scores, part, dim=1)
+        for i in T.Parallel(ROWS):
+            total[i] = total[i] * rescale[i] + part[i]
+
+    @T.macro
+    def produce(b, h, m0, stop, steps, q, k, v, q0_shared, q1_shared, rings, barriers):
+        k_shared, v_shared = rings
+        q_full, k_full, v_full, k_empty, v_empty = barriers
         T.dec_max_nreg(24)
         T.tma_copy(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, barrier=q_full)
         T.tma_copy(q[b, m0 + 1 * ROWS : m0 + 1 * ROWS + ROWS, h, 0:DIM], q1_shared, barrier=q_full)
@@ -74,24 +73,9 @@ def build():
             T.barrier_arrive(v_full[slot])
 
     @T.macro
-    def consume(
-        group,
-        b,
-        h,
-        tile,
-        stop,
-        steps,
-        out,
-        q_shared,
-        k_shared,
-        v_shared,
-        out_shared,
-        q_full,
-        k_full,
-        v_full,
-        k_empty,
-        v_empty,
-    ):
+    def consume(group, b, h, tile, stop, steps, out, q_shared, out_shared, rings, barriers):
+        k_shared, v_shared = rings
+        q_full, k_full, v_full, k_empty, v_empty = barriers
         scores = T.alloc_fragment((ROWS, BLOCK_N), "float32")
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
@@ -100,6 +84,7 @@ def build():
         rescale = T.alloc_fragment((ROWS,), "float32")
         total = T.alloc_fragment((ROWS,), "float32")
         part = T.alloc_fragment((ROWS,), "float32")
+        rows = (top, base, rescale, total, part)
         T.inc_max_nreg(240)
         m0 = tile + group * ROWS
         T.fill(top, -T.infinity("float32"))
@@ -115,17 +100,7 @@ def build():
         T.wait_wgmma(0)
         T.barrier_arrive(k_empty[0])
         n0 = (stop - 1) * BLOCK_N
-        T.copy(base, rescale)
-        T.reduce_max(scores, top, dim=1, clear=False)
-        for i in T.Parallel(ROWS):
-            base[i] = top[i] * LOG2_SCALE
-        for i in T.Parallel(ROWS):
-            rescale[i] = T.exp2(rescale[i] - base[i])
-        for i, j in T.Parallel(ROWS, BLOCK_N):
-            scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - base[i])
-        T.reduce_sum(scores, part, dim=1)
-        for i in T.Parallel(ROWS):
-            total[i] = total[i] * rescale[i] + part[i]
+        weigh(m0, n0, scores, rows)
         T.copy(scores, weights)
         for step in T.serial(steps - 1):
             slot, ahead = step % STAGES, (step + 1) % STAGES
@@ -140,17 +115,7 @@ def build():
             T.wait_wgmma(1)
             T.barrier_arrive(k_empty[ahead])
             n0 = (stop - 2 - step) * BLOCK_N
-            T.copy(base, rescale)
-            T.reduce_max(scores, top, dim=1, clear=False)
-            for i in T.Parallel(ROWS):
-                base[i] = top[i] * LOG2_SCALE
-            for i in T.Parallel(ROWS):
-                rescale[i] = T.exp2(rescale[i] - base[i])
-            for i, j in T.Parallel(ROWS, BLOCK_N):
-                scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - base[i])
-            T.reduce_sum(scores, part, dim=1)
-            for i in T.Parallel(ROWS):
-                total[i] = total[i] * rescale[i] + part[i]
+            weigh(m0, n0, scores, rows)
             T.wait_wgmma(0)
             T.barrier_arrive(v_empty[slot])
             for i, d in T.Parallel(ROWS, DIM_V):
@@ -192,65 +157,15 @@ def build():
             m0 = bm * BLOCK_M
             stop = T.ceildiv(SEQ_KV, BLOCK_N)
             steps = stop
+            rings = (k_shared, v_shared)
+            barriers = (q_full, k_full, v_full, k_empty, v_empty)
             tx = T.get_thread_binding()
             if tx < 128:
-                consume(
-                    0,
-                    b,
-                    h,
-                    m0,
-                    stop,
-                    steps,
-                    out,
-                    q0_shared,
-                    k_shared,
-                    v_shared,
-                    q0_shared,
-                    q_full,
-                    k_full,
-                    v_full,
-                    k_empty,
-                    v_empty,
-                )
+                consume(0, b, h, m0, stop, steps, out, q0_shared, q0_shared, rings, barriers)
             elif tx < 256:
-                consume(
-                    1,
-                    b,
-                    h,
-                    m0,
-                    stop,
-                    steps,
-                    out,
-                    q1_shared,
-                    k_shared,
-                    v_shared,
-                    q1_shared,
-                    q_full,
-                    k_full,
-                    v_full,
-                    k_empty,
-                    v_empty,
-                )
+                consume(1, b, h, m0, stop, steps, out, q1_shared, q1_shared, rings, barriers)
             else:
-                produce(
-                    b,
-                    h,
-                    m0,
-                    stop,
-                    steps,
-                    q,
-                    k,
-                    v,
-                    q0_shared,
-                    q1_shared,
-                    k_shared,
-                    v_shared,
-                    q_full,
-                    k_full,
-                    v_full,
-                    k_empty,
-                    v_empty,
-                )
+                produce(b, h, m0, stop, steps, q, k, v, q0_shared, q1_shared, rings, barriers)
 
     return attention_bfloat16
 

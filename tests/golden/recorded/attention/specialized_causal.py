@@ -35,25 +35,58 @@ def build():
         return column <= row
 
     @T.macro
-    def produce(
-        b,
-        h,
-        m0,
-        stop,
-        steps,
-        q,
-        k,
-        v,
-        q0_shared,
-        q1_shared,
-        k_shared,
-        v_shared,
-        q_full,
-        k_full,
-        v_full,
-        k_empty,
-        v_empty,
-    ):
+    def weigh(m0, n0, scores, rows):
+        top, base, shift, rescale, total, part = rows
+        partly = n0 + BLOCK_N > m0 + 1
+        if partly:
+            for i, j in T.Parallel(ROWS, BLOCK_N):
+                seen = sees(m0 + i, n0 + j)
+                scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
+        T.copy(base, rescale)
+        T.reduce_max(scores, top, dim=1, clear=False)
+        for i in T.Parallel(ROWS):
+            base[i] = top[i] * LOG2_SCALE
+        for i in T.Parallel(ROWS):
+            # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
+            shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+        for i in T.Parallel(ROWS):
+            rescale[i] = T.exp2(rescale[i] - shift[i])
+        for i, j in T.Parallel(ROWS, BLOCK_N):
+            scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
+        T.reduce_sum(scores, part, dim=1)
+        for i in T.Parallel(ROWS):
+            total[i] = total[i] * rescale[i] + part[i]
+
+    @T.macro
+    def clean(group, m0, n0, slot, acc, v_shared, flawed):
+        # What is not finite must not reach who does not see it: 0 times it is NaN.
+        T.fill(flawed, 0)
+        T.sync_threads(12 + group, 128)
+        for j, d in T.Parallel(BLOCK_N, DIM_V):
+            if ~T.isfinite(T.cast(v_shared[slot, j, d], "float32")):
+                flawed[0] = 1
+        T.sync_threads(12 + group, 128)
+        if flawed[0] != 0:
+            for j in T.serial(BLOCK_N):
+                for i, d in T.Parallel(ROWS, DIM_V):
+                    x = T.cast(v_shared[slot, j, d], "float32")
+                    seen = sees(m0 + i, n0 + j)
+                    acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
+        # Every consumer has read the values before one of them changes them for all.
+        T.sync_threads(11, 256)
+        if group == 0:
+            if flawed[0] != 0:
+                for j, d in T.Parallel(BLOCK_N, DIM_V):
+                    x = v_shared[slot, j, d]
+                    is_finite = T.isfinite(T.cast(x, "float32"))
+                    v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
+            T.fence_proxy_async()
+        T.sync_threads(11, 256)
+
+    @T.macro
+    def produce(b, h, m0, stop, steps, q, k, v, q0_shared, q1_shared, rings, barriers):
+        k_shared, v_shared = rings
+        q_full, k_full, v_full, k_empty, v_empty = barriers
         T.dec_max_nreg(24)
         T.tma_copy(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, barrier=q_full)
         T.tma_copy(q[b, m0 + 1 * ROWS : m0 + 1 * ROWS + ROWS, h, 0:DIM], q1_shared, barrier=q_full)
@@ -78,25 +111,9 @@ def build():
             T.barrier_arrive(v_full[slot])
 
     @T.macro
-    def consume(
-        group,
-        b,
-        h,
-        tile,
-        stop,
-        steps,
-        out,
-        q_shared,
-        k_shared,
-        v_shared,
-        out_shared,
-        flawed,
-        q_full,
-        k_full,
-        v_full,
-        k_empty,
-        v_empty,
-    ):
+    def consume(group, b, h, tile, stop, steps, out, q_shared, out_shared, flawed, rings, barriers):
+        k_shared, v_shared = rings
+        q_full, k_full, v_full, k_empty, v_empty = barriers
         scores = T.alloc_fragment((ROWS, BLOCK_N), "float32")
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
@@ -106,6 +123,7 @@ def build():
         rescale = T.alloc_fragment((ROWS,), "float32")
         total = T.alloc_fragment((ROWS,), "float32")
         part = T.alloc_fragment((ROWS,), "float32")
+        rows = (top, base, shift, rescale, total, part)
         T.inc_max_nreg(240)
         m0 = tile + group * ROWS
         T.fill(top, -T.infinity("float32"))
@@ -121,25 +139,7 @@ def build():
         T.wait_wgmma(0)
         T.barrier_arrive(k_empty[0])
         n0 = (stop - 1) * BLOCK_N
-        partly = n0 + BLOCK_N > m0 + 1
-        if partly:
-            for i, j in T.Parallel(ROWS, BLOCK_N):
-                seen = sees(m0 + i, n0 + j)
-                scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
-        T.copy(base, rescale)
-        T.reduce_max(scores, top, dim=1, clear=False)
-        for i in T.Parallel(ROWS):
-            base[i] = top[i] * LOG2_SCALE
-        for i in T.Parallel(ROWS):
-            # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
-            shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
-        for i in T.Parallel(ROWS):
-            rescale[i] = T.exp2(rescale[i] - shift[i])
-        for i, j in T.Parallel(ROWS, BLOCK_N):
-            scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
-        T.reduce_sum(scores, part, dim=1)
-        for i in T.Parallel(ROWS):
-            total[i] = total[i] * rescale[i] + part[i]
+        weigh(m0, n0, scores, rows)
         T.copy(scores, weights)
         for step in T.serial(steps - 1):
             slot, ahead = step % STAGES, (step + 1) % STAGES
@@ -147,29 +147,7 @@ def build():
             partly = n0 + BLOCK_N > tile + 1
             if partly:
                 T.barrier_wait(v_full[slot], step // STAGES % 2)
-                # What is not finite must not reach who does not see it: 0 times it is NaN.
-                T.fill(flawed, 0)
-                T.sync_threads(12 + group, 128)
-                for j, d in T.Parallel(BLOCK_N, DIM_V):
-                    if ~T.isfinite(T.cast(v_shared[slot, j, d], "float32")):
-                        flawed[0] = 1
-                T.sync_threads(12 + group, 128)
-                if flawed[0] != 0:
-                    for j in T.serial(BLOCK_N):
-                        for i, d in T.Parallel(ROWS, DIM_V):
-                            x = T.cast(v_shared[slot, j, d], "float32")
-                            seen = sees(m0 + i, n0 + j)
-                            acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
-                # Every consumer has read the values before one of them changes them for all.
-                T.sync_threads(11, 256)
-                if group == 0:
-                    if flawed[0] != 0:
-                        for j, d in T.Parallel(BLOCK_N, DIM_V):
-                            x = v_shared[slot, j, d]
-                            is_finite = T.isfinite(T.cast(x, "float32"))
-                            v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
-                    T.fence_proxy_async()
-                T.sync_threads(11, 256)
+                clean(group, m0, n0, slot, acc, v_shared, flawed)
             T.barrier_wait(k_full[ahead], (step + 1) // STAGES % 2)
             T.sync_threads(8 + group, 256)
             T.wgmma_gemm(
@@ -181,25 +159,7 @@ def build():
             T.wait_wgmma(1)
             T.barrier_arrive(k_empty[ahead])
             n0 = (stop - 2 - step) * BLOCK_N
-            partly = n0 + BLOCK_N > m0 + 1
-            if partly:
-                for i, j in T.Parallel(ROWS, BLOCK_N):
-                    seen = sees(m0 + i, n0 + j)
-                    scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
-            T.copy(base, rescale)
-            T.reduce_max(scores, top, dim=1, clear=False)
-            for i in T.Parallel(ROWS):
-                base[i] = top[i] * LOG2_SCALE
-            for i in T.Parallel(ROWS):
-                # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
-                shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
-            for i in T.Parallel(ROWS):
-                rescale[i] = T.exp2(rescale[i] - shift[i])
-            for i, j in T.Parallel(ROWS, BLOCK_N):
-                scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
-            T.reduce_sum(scores, part, dim=1)
-            for i in T.Parallel(ROWS):
-                total[i] = total[i] * rescale[i] + part[i]
+            weigh(m0, n0, scores, rows)
             T.wait_wgmma(0)
             T.barrier_arrive(v_empty[slot])
             for i, d in T.Parallel(ROWS, DIM_V):
@@ -212,29 +172,7 @@ def build():
         partly = n0 + BLOCK_N > tile + 1
         if partly:
             T.barrier_wait(v_full[slot], (steps - 1) // STAGES % 2)
-            # What is not finite must not reach who does not see it: 0 times it is NaN.
-            T.fill(flawed, 0)
-            T.sync_threads(12 + group, 128)
-            for j, d in T.Parallel(BLOCK_N, DIM_V):
-                if ~T.isfinite(T.cast(v_shared[slot, j, d], "float32")):
-                    flawed[0] = 1
-            T.sync_threads(12 + group, 128)
-            if flawed[0] != 0:
-                for j in T.serial(BLOCK_N):
-                    for i, d in T.Parallel(ROWS, DIM_V):
-                        x = T.cast(v_shared[slot, j, d], "float32")
-                        seen = sees(m0 + i, n0 + j)
-                        acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
-            # Every consumer has read the values before one of them changes them for all.
-            T.sync_threads(11, 256)
-            if group == 0:
-                if flawed[0] != 0:
-                    for j, d in T.Parallel(BLOCK_N, DIM_V):
-                        x = v_shared[slot, j, d]
-                        is_finite = T.isfinite(T.cast(x, "float32"))
-                        v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
-                T.fence_proxy_async()
-            T.sync_threads(11, 256)
+            clean(group, m0, n0, slot, acc, v_shared, flawed)
         T.barrier_wait(v_full[slot], (steps - 1) // STAGES % 2)
         T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
         T.wait_wgmma(0)
@@ -271,67 +209,19 @@ def build():
             stop = m0 + BLOCK_M
             stop = T.ceildiv(T.min(stop, SEQ_KV), BLOCK_N)
             steps = stop
+            rings = (k_shared, v_shared)
+            barriers = (q_full, k_full, v_full, k_empty, v_empty)
             tx = T.get_thread_binding()
             if tx < 128:
                 consume(
-                    0,
-                    b,
-                    h,
-                    m0,
-                    stop,
-                    steps,
-                    out,
-                    q0_shared,
-                    k_shared,
-                    v_shared,
-                    q0_shared,
-                    flawed0,
-                    q_full,
-                    k_full,
-                    v_full,
-                    k_empty,
-                    v_empty,
+                    0, b, h, m0, stop, steps, out, q0_shared, q0_shared, flawed0, rings, barriers
                 )
             elif tx < 256:
                 consume(
-                    1,
-                    b,
-                    h,
-                    m0,
-                    stop,
-                    steps,
-                    out,
-                    q1_shared,
-                    k_shared,
-                    v_shared,
-                    q1_shared,
-                    flawed1,
-                    q_full,
-                    k_full,
-                    v_full,
-                    k_empty,
-                    v_empty,
+                    1, b, h, m0, stop, steps, out, q1_shared, q1_shared, flawed1, rings, barriers
                 )
             else:
-                produce(
-                    b,
-                    h,
-                    m0,
-                    stop,
-                    steps,
-                    q,
-                    k,
-                    v,
-                    q0_shared,
-                    q1_shared,
-                    k_shared,
-                    v_shared,
-                    q_full,
-                    k_full,
-                    v_full,
-                    k_empty,
-                    v_empty,
-                )
+                produce(b, h, m0, stop, steps, q, k, v, q0_shared, q1_shared, rings, barriers)
 
     return attention_bfloat16_causal
 

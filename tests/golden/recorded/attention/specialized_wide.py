@@ -39,25 +39,58 @@ def build():
         return seen
 
     @T.macro
-    def produce(
-        b,
-        h,
-        m0,
-        stop,
-        steps,
-        q,
-        k,
-        v,
-        q0_shared,
-        q1_shared,
-        k_shared,
-        v_shared,
-        q_full,
-        k_full,
-        v_full,
-        k_empty,
-        v_empty,
-    ):
+    def weigh(m0, n0, scores, rows, b, prefix):
+        top, base, shift, rescale, total, part = rows
+        partly = (n0 + BLOCK_N > T.max(m0 + 1, prefix[b])) | (n0 + BLOCK_N > SEQ_KV)
+        if partly:
+            for i, j in T.Parallel(ROWS, BLOCK_N):
+                seen = sees(m0 + i, n0 + j, b, prefix)
+                scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
+        T.copy(base, rescale)
+        T.reduce_max(scores, top, dim=1, clear=False)
+        for i in T.Parallel(ROWS):
+            base[i] = top[i] * LOG2_SCALE
+        for i in T.Parallel(ROWS):
+            # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
+            shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+        for i in T.Parallel(ROWS):
+            rescale[i] = T.exp2(rescale[i] - shift[i])
+        for i, j in T.Parallel(ROWS, BLOCK_N):
+            scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
+        T.reduce_sum(scores, part, dim=1)
+        for i in T.Parallel(ROWS):
+            total[i] = total[i] * rescale[i] + part[i]
+
+    @T.macro
+    def clean(group, m0, n0, slot, acc, v_shared, flawed, b, prefix):
+        # What is not finite must not reach who does not see it: 0 times it is NaN.
+        T.fill(flawed, 0)
+        T.sync_threads(12 + group, 128)
+        for j, d in T.Parallel(BLOCK_N, DIM_V):
+            if ~T.isfinite(T.cast(v_shared[slot, j, d], "float32")):
+                flawed[0] = 1
+        T.sync_threads(12 + group, 128)
+        if flawed[0] != 0:
+            for j in T.serial(BLOCK_N):
+                for i, d in T.Parallel(ROWS, DIM_V):
+                    x = T.cast(v_shared[slot, j, d], "float32")
+                    seen = sees(m0 + i, n0 + j, b, prefix)
+                    acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
+        # Every consumer has read the values before one of them changes them for all.
+        T.sync_threads(11, 256)
+        if group == 0:
+            if flawed[0] != 0:
+                for j, d in T.Parallel(BLOCK_N, DIM_V):
+                    x = v_shared[slot, j, d]
+                    is_finite = T.isfinite(T.cast(x, "float32"))
+                    v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
+            T.fence_proxy_async()
+        T.sync_threads(11, 256)
+
+    @T.macro
+    def produce(b, h, m0, stop, steps, q, k, v, q0_shared, q1_shared, rings, barriers):
+        k_shared, v_shared = rings
+        q_full, k_full, v_full, k_empty, v_empty = barriers
         T.dec_max_nreg(24)
         T.tma_copy(q[b, h, m0 : m0 + ROWS, 0:DIM], q0_shared, barrier=q_full)
         T.tma_copy(q[b, h, m0 + 1 * ROWS : m0 + 1 * ROWS + ROWS, 0:DIM], q1_shared, barrier=q_full)
@@ -93,16 +126,13 @@ def build():
         gate,
         out,
         q_shared,
-        k_shared,
-        v_shared,
         out_shared,
         flawed,
-        q_full,
-        k_full,
-        v_full,
-        k_empty,
-        v_empty,
+        rings,
+        barriers,
     ):
+        k_shared, v_shared = rings
+        q_full, k_full, v_full, k_empty, v_empty = barriers
         scores = T.alloc_fragment((ROWS, BLOCK_N), "float32")
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
@@ -112,6 +142,7 @@ def build():
         rescale = T.alloc_fragment((ROWS,), "float32")
         total = T.alloc_fragment((ROWS,), "float32")
         part = T.alloc_fragment((ROWS,), "float32")
+        rows = (top, base, shift, rescale, total, part)
         T.inc_max_nreg(240)
         m0 = tile + group * ROWS
         T.fill(top, -T.infinity("float32"))
@@ -127,25 +158,7 @@ def build():
         T.wait_wgmma(0)
         T.barrier_arrive(k_empty[0])
         n0 = (stop - 1) * BLOCK_N
-        partly = (n0 + BLOCK_N > T.max(m0 + 1, prefix[b])) | (n0 + BLOCK_N > SEQ_KV)
-        if partly:
-            for i, j in T.Parallel(ROWS, BLOCK_N):
-                seen = sees(m0 + i, n0 + j, b, prefix)
-                scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
-        T.copy(base, rescale)
-        T.reduce_max(scores, top, dim=1, clear=False)
-        for i in T.Parallel(ROWS):
-            base[i] = top[i] * LOG2_SCALE
-        for i in T.Parallel(ROWS):
-            # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
-            shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
-        for i in T.Parallel(ROWS):
-            rescale[i] = T.exp2(rescale[i] - shift[i])
-        for i, j in T.Parallel(ROWS, BLOCK_N):
-            scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
-        T.reduce_sum(scores, part, dim=1)
-        for i in T.Parallel(ROWS):
-            total[i] = total[i] * rescale[i] + part[i]
+        weigh(m0, n0, scores, rows, b, prefix)
         T.copy(scores, weights)
         for step in T.serial(steps - 1):
             slot, ahead = step % STAGES, (step + 1) % STAGES
@@ -153,29 +166,7 @@ def build():
             partly = (n0 + BLOCK_N > T.max(tile + 1, prefix[b])) | (n0 + BLOCK_N > SEQ_KV)
             if partly:
                 T.barrier_wait(v_full[slot], step // STAGES % 2)
-                # What is not finite must not reach who does not see it: 0 times it is NaN.
-                T.fill(flawed, 0)
-                T.sync_threads(12 + group, 128)
-                for j, d in T.Parallel(BLOCK_N, DIM_V):
-                    if ~T.isfinite(T.cast(v_shared[slot, j, d], "float32")):
-                        flawed[0] = 1
-                T.sync_threads(12 + group, 128)
-                if flawed[0] != 0:
-                    for j in T.serial(BLOCK_N):
-                        for i, d in T.Parallel(ROWS, DIM_V):
-                            x = T.cast(v_shared[slot, j, d], "float32")
-                            seen = sees(m0 + i, n0 + j, b, prefix)
-                            acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
-                # Every consumer has read the values before one of them changes them for all.
-                T.sync_threads(11, 256)
-                if group == 0:
-                    if flawed[0] != 0:
-                        for j, d in T.Parallel(BLOCK_N, DIM_V):
-                            x = v_shared[slot, j, d]
-                            is_finite = T.isfinite(T.cast(x, "float32"))
-                            v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
-                    T.fence_proxy_async()
-                T.sync_threads(11, 256)
+                clean(group, m0, n0, slot, acc, v_shared, flawed, b, prefix)
             T.barrier_wait(k_full[ahead], (step + 1) // STAGES % 2)
             T.sync_threads(8 + group, 256)
             T.wgmma_gemm(
@@ -187,25 +178,7 @@ def build():
             T.wait_wgmma(1)
             T.barrier_arrive(k_empty[ahead])
             n0 = (stop - 2 - step) * BLOCK_N
-            partly = (n0 + BLOCK_N > T.max(m0 + 1, prefix[b])) | (n0 + BLOCK_N > SEQ_KV)
-            if partly:
-                for i, j in T.Parallel(ROWS, BLOCK_N):
-                    seen = sees(m0 + i, n0 + j, b, prefix)
-                    scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
-            T.copy(base, rescale)
-            T.reduce_max(scores, top, dim=1, clear=False)
-            for i in T.Parallel(ROWS):
-                base[i] = top[i] * LOG2_SCALE
-            for i in T.Parallel(ROWS):
-                # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
-                shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
-            for i in T.Parallel(ROWS):
-                rescale[i] = T.exp2(rescale[i] - shift[i])
-            for i, j in T.Parallel(ROWS, BLOCK_N):
-                scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
-            T.reduce_sum(scores, part, dim=1)
-            for i in T.Parallel(ROWS):
-                total[i] = total[i] * rescale[i] + part[i]
+            weigh(m0, n0, scores, rows, b, prefix)
             T.wait_wgmma(0)
             T.barrier_arrive(v_empty[slot])
             for i, d in T.Parallel(ROWS, DIM_V):
@@ -218,29 +191,7 @@ def build():
         partly = (n0 + BLOCK_N > T.max(tile + 1, prefix[b])) | (n0 + BLOCK_N > SEQ_KV)
         if partly:
             T.barrier_wait(v_full[slot], (steps - 1) // STAGES % 2)
-            # What is not finite must not reach who does not see it: 0 times it is NaN.
-            T.fill(flawed, 0)
-            T.sync_threads(12 + group, 128)
-            for j, d in T.Parallel(BLOCK_N, DIM_V):
-                if ~T.isfinite(T.cast(v_shared[slot, j, d], "float32")):
-                    flawed[0] = 1
-            T.sync_threads(12 + group, 128)
-            if flawed[0] != 0:
-                for j in T.serial(BLOCK_N):
-                    for i, d in T.Parallel(ROWS, DIM_V):
-                        x = T.cast(v_shared[slot, j, d], "float32")
-                        seen = sees(m0 + i, n0 + j, b, prefix)
-                        acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
-            # Every consumer has read the values before one of them changes them for all.
-            T.sync_threads(11, 256)
-            if group == 0:
-                if flawed[0] != 0:
-                    for j, d in T.Parallel(BLOCK_N, DIM_V):
-                        x = v_shared[slot, j, d]
-                        is_finite = T.isfinite(T.cast(x, "float32"))
-                        v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
-                T.fence_proxy_async()
-            T.sync_threads(11, 256)
+            clean(group, m0, n0, slot, acc, v_shared, flawed, b, prefix)
         T.barrier_wait(v_full[slot], (steps - 1) // STAGES % 2)
         T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
         T.wait_wgmma(0)
@@ -283,6 +234,8 @@ def build():
             stop = T.max(m0 + BLOCK_M, prefix[b])
             stop = T.ceildiv(T.min(stop, SEQ_KV), BLOCK_N)
             steps = stop
+            rings = (k_shared, v_shared)
+            barriers = (q_full, k_full, v_full, k_empty, v_empty)
             tx = T.get_thread_binding()
             if tx < 128:
                 consume(
@@ -296,15 +249,10 @@ def build():
                     gate,
                     out,
                     q0_shared,
-                    k_shared,
-                    v_shared,
                     out0_shared,
                     flawed0,
-                    q_full,
-                    k_full,
-                    v_full,
-                    k_empty,
-                    v_empty,
+                    rings,
+                    barriers,
                 )
             elif tx < 256:
                 consume(
@@ -318,36 +266,13 @@ def build():
                     gate,
                     out,
                     q1_shared,
-                    k_shared,
-                    v_shared,
                     out1_shared,
                     flawed1,
-                    q_full,
-                    k_full,
-                    v_full,
-                    k_empty,
-                    v_empty,
+                    rings,
+                    barriers,
                 )
             else:
-                produce(
-                    b,
-                    h,
-                    m0,
-                    stop,
-                    steps,
-                    q,
-                    k,
-                    v,
-                    q0_shared,
-                    q1_shared,
-                    k_shared,
-                    v_shared,
-                    q_full,
-                    k_full,
-                    v_full,
-                    k_empty,
-                    v_empty,
-                )
+                produce(b, h, m0, stop, steps, q, k, v, q0_shared, q1_shared, rings, barriers)
 
     return attention_bfloat16_bhsd_prefixlm_multiply
 

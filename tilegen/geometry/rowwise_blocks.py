@@ -12,14 +12,8 @@ from tilegen.dtypes import DType
 from tilegen.epilogue import X
 from tilegen.expr import Call, Expr, variables
 from tilegen.expr_print import functions
-from tilegen.schedules.rowwise import (
-    COLUMN_STEPS,
-    VECTOR_BYTES,
-    RowwiseSchedule,
-    Statistic,
-    default_variant,
-    statistic,
-)
+from tilegen.schedules.rowwise import COLUMN_STEPS, RowwiseSchedule, default_variant
+from tilegen.schedules.rowwise_registers import VECTOR_BYTES, Statistic, statistic
 from tilegen.segments import Segment, Step, segments
 from tilegen.specs.operands import Operand
 from tilegen.specs.reductions import Reduce

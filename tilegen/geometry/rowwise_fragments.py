@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from tilegen.geometry.rowwise_blocks import RowwiseBlocks
-from tilegen.schedules.rowwise import Statistic, quantizes
+from tilegen.schedules.rowwise_registers import Statistic, quantizes
 from tilegen.specs.softmax import Softmax
 
 Fragment = tuple[str, str]

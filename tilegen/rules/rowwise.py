@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from tilegen.geometry.rowwise import RowwiseGeometry
 from tilegen.rules.rule import Rule, Violation
-from tilegen.schedules.rowwise import CLUSTERS, registers
+from tilegen.schedules.rowwise import CLUSTERS
+from tilegen.schedules.rowwise_registers import registers
 
 MAX_GRID_X = 2**31 - 1
 THREADS_AN_SM = 2048

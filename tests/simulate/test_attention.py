@@ -261,6 +261,18 @@ def test_hard_scores(mask, change):
     judged(built(attention(mask=mask, scores=(tg.Softcap(50.0),), dtype="bfloat16")), change)
 
 
+def test_a_score_without_softmax_is_nan_in_both_outputs():
+    program = built(attention(return_lse=True))
+
+    def change(operands):
+        operands["q"][0, 3, 0], operands["q"][0, 9, 1] = torch.inf, torch.nan
+
+    out, lse = run_program(program, judged(program, change))
+    for row, head in ((3, 0), (9, 1)):
+        assert out[0, row, head].isnan().all()
+        assert lse[0, head, row].isnan()
+
+
 def test_one_key_far_above_is_all_of_the_output():
     program = built(attention(seq_q=70, seq_kv=90))
     operands = judged(program, far_above(40, 77))

@@ -206,6 +206,7 @@ def attended(piece: Piece, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tens
         sink = piece.operands["sink"][piece.heads].to(dtype)[:, None, None]
         x = torch.cat([x, sink.expand(*x.shape[:2], 1)], -1)
     lse = x.logsumexp(-1) if x.shape[-1] else x.new_full(x.shape[:-1], -torch.inf)
+    lse = torch.where(lse == torch.inf, torch.nan, lse)  # a score of infinity has no softmax
     weights = torch.where((lse == -torch.inf)[..., None], 0.0, torch.softmax(x, -1))
     return summed(weights[..., : shown.shape[-1]], shown, piece.of("v", dtype)), lse
 

@@ -167,8 +167,8 @@ def _fits(spec: Any, attribute: object, value: object) -> None:
 class Attention:
     """out = chain(softmax(masked(scores(scale * q @ k.T))) @ v) for each head, in fp32.
 
-    A query that sees no key gives 0, and its ``lse`` is -inf. What a query does not see changes
-    nothing of it, not even a NaN.
+    A query that sees no key gives 0, and its ``lse`` is -inf; one with a score of +inf or NaN gives
+    NaN in both. What a query does not see changes nothing of it, not even a NaN.
 
     Args:
         batch: Sequences; an int >= 0 or ``tg.dyn("batch")``. With ``varlen``, an int.

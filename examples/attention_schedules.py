@@ -13,7 +13,7 @@ SPEC = tg.Attention(
 SCHEDULES = (
     tg.AttentionSchedule(block_m=64, block_n=64, variant="pipelined"),
     tg.AttentionSchedule(block_m=128, block_n=64, variant="pipelined"),
-    tg.AttentionSchedule(block_m=256, block_n=64, variant="pipelined"),
+    tg.AttentionSchedule(block_m=256, variant="pipelined"),
     tg.AttentionSchedule(block_m=128, block_n=128, variant="warp_specialized"),
     tg.AttentionSchedule(block_m=192, block_n=128, variant="warp_specialized"),
     tg.AttentionSchedule(block_m=256, block_n=256, variant="pipelined"),  # too many registers

@@ -215,6 +215,7 @@ BREAKS = [
     ("tma-box", {"block_m": 512, "threads": 256}, "block_m", "a TMA box has at most 256"),
     ("warp-partition", {"threads": 192}, "threads", "need a power of two"),
     ("warp-partition", {"block_m": 96}, "threads", "8 warps cannot split 96 queries"),
+    ("warp-partition", {"block_m": 256}, "block_m", "2 warpgroups of more than 64 queries each"),
     ("threads", {"threads": 2048, "block_m": 2048, "target": "sm_80", "head_dim": 8}, "threads",
      "exceed the 1024 threads"),
     ("pipeline", {"num_stages": 4, "block_n": 64}, "num_stages", "seq_kv=90 makes 2 steps of 64"),

@@ -90,6 +90,13 @@ def _warp_partition(g: AttentionGeometry) -> Iterator[Violation]:
             f"{s.threads // g.target.warp} warps cannot split {s.block_m} queries, {unit}: weights "
             "stay in the registers of the warp that multiplies them",
         )
+    elif g.wgmma and s.threads > GROUP_THREADS and s.block_m != s.threads // 2:
+        yield Violation(
+            "block_m",
+            s.block_m,
+            f"{s.threads // GROUP_THREADS} warpgroups of more than {ROWS} queries each get other "
+            "layouts for scores than for the weights that are made of them",
+        )
 
 
 def _threads(g: AttentionGeometry) -> Iterator[Violation]:

@@ -39,6 +39,7 @@ class FakeKernel:
         self.made.append(program)
 
     def __call__(self, *, out, **operands):
+        assert set(operands) == {operand.name for operand in self.program.spec.operands}
         honest(self.program.spec)(operands, out)
         if self.program in self.spoilt:
             out["out"][32:] += 1

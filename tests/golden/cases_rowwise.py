@@ -40,12 +40,14 @@ ROWWISE: dict[str, Program] = {
         variant="passes",
     ),
     "layernorm_residual_cluster": _built(
-        tg.LayerNorm(rows=8192, cols=131072, dtype="bfloat16", eps=1e-5, residual=True)
+        tg.LayerNorm(rows=8192, cols=131072, dtype="bfloat16", eps=1e-5, residual=True),
+        variant="cluster",
     ),
     "rmsnorm_cluster": _built(
         tg.RmsNorm(rows=tg.dyn("rows"), cols=50001, dtype="float16", eps=1e-6, out_dtype="float32")
         | tg.Store("normed")
-        | tg.Silu()
+        | tg.Silu(),
+        variant="cluster",
     ),
     "layernorm_residual_split": _built(
         tg.LayerNorm(rows=4, cols=102401, dtype="bfloat16", eps=1e-5, residual=True)
@@ -61,7 +63,9 @@ ROWWISE: dict[str, Program] = {
         | tg.Scale(axis="m", name="row_scale"),
         variant="passes",
     ),
-    "softmax_cluster": _built(tg.Softmax(rows=8192, cols=131072, dtype="bfloat16")),
+    "softmax_cluster": _built(
+        tg.Softmax(rows=8192, cols=131072, dtype="bfloat16"), variant="cluster"
+    ),
     "softmax_split": _built(tg.Softmax(rows=4, cols=102400, dtype="float32")),
     "cross_entropy": _built(tg.CrossEntropy(rows=8192, vocab=128256, dtype="bfloat16")),
     "rmsnorm_quantized": _built(

@@ -137,13 +137,6 @@ def default_variant(spec: RowwiseSpec, target: Target) -> tuple[Variant, str]:
         )
     if statistic(spec) == "product":
         return "passes", "a product has no reduction across the rows of a CTA"
-    shared = is_shared_by_cluster(spec, target)
-    if longest < spec.cols <= MAX_CLUSTER * longest and shared:
-        return (
-            "cluster",
-            f"{spec.cols} columns exceed the {longest} that a CTA keeps in registers, but not what "
-            "those of a cluster keep",
-        )
     if spec.cols > longest:
         return "passes", f"{spec.cols} columns exceed the {longest} that a CTA keeps in registers"
     return "registers", f"{spec.cols} columns fit in the registers of a CTA, which reads them once"

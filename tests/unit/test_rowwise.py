@@ -129,9 +129,9 @@ def test_bytes_count_each_tensor_once():
 @pytest.mark.parametrize(
     ("rows", "cols", "variant", "lanes", "threads"),
     [
-        (65536, 320, "registers", 8, 128),
-        (65536, 640, "registers", 16, 128),
-        (32768, 1024, "registers", 32, 128),
+        (65536, 320, "registers", 16, 128),
+        (65536, 640, "registers", 32, 128),
+        (32768, 1024, "registers", 64, 128),
         (32768, 4096, "registers", 128, 128),
         (16384, 16384, "registers", 256, 256),
         (8192, 65544, "passes", 1024, 1024),
@@ -218,5 +218,5 @@ def test_small_numbers_are_flushed_where_nothing_comes_of_them(spec, flushes):
 def test_equal_specs_of_other_rows_differ_only_in_their_grid():
     spec = tg.RmsNorm(**NORM)
     one, two = (tg.build(evolve(spec, rows=rows), target="sm_90a") for rows in (64, 65))
-    assert one.grid() == (4, 1, 1)
-    assert two.grid() == (5, 1, 1)
+    assert one.grid() == (8, 1, 1)
+    assert two.grid() == (9, 1, 1)

@@ -36,7 +36,9 @@ COLUMN_STEPS = 4  # rows that a thread of a column reduction has at once
 MIN_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16)
 BLOCK_COLS = (None, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
-_SHORT = 5  # vectors of a row that a thread holds, where several rows share a warp
+# Vectors of a row that a thread holds, where several rows share a warp: fewer loads wait for each
+# other; but moments cost as much per thread as per element.
+_SHORT, _SHORT_MOMENTS = 3, 5
 _WIDE = 32  # elements of a row that a thread holds, where a CTA has one row
 _RESIDENT = 768  # threads of an SM whose loads in flight are enough: more have to save registers
 _LONG = 16384  # longest row that 256 threads keep in registers
@@ -214,7 +216,8 @@ def _lanes(spec: RowwiseSpec, cols: int, width: int) -> int:
         if vectors <= 8 * lanes:
             return lanes
     else:
-        lanes = 1 << max(0, (ceil(vectors / _SHORT) - 1).bit_length())
+        held = _SHORT_MOMENTS if statistic(spec) == "moments" else _SHORT
+        lanes = 1 << max(0, (ceil(vectors / held) - 1).bit_length())
         if lanes <= 32:
             return lanes
     threads = 1 << max(6, (ceil(cols / _WIDE) - 1).bit_length())

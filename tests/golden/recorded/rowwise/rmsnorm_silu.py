@@ -6,7 +6,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   weight  (320,) bfloat16
   out     (65536, 320) bfloat16
 spec: RmsNorm(rows=65536, cols=320, dtype='bfloat16', epilogue=(Silu(),), eps=1e-05)
-schedule: RowwiseSchedule(variant='registers', threads=128, lanes=8, block_cols=None, splits=1,
+schedule: RowwiseSchedule(variant='registers', threads=128, lanes=16, block_cols=None, splits=1,
           min_blocks=6)
 """
 
@@ -17,9 +17,9 @@ from torch.nn import functional
 
 ROWS = 65536
 COLS = 320
-BLOCK_ROWS = 16
-BLOCK_COLS = 320
-LANES = 8
+BLOCK_ROWS = 8
+BLOCK_COLS = 384
+LANES = 16
 VECTOR = 8
 EPS = 1e-05
 

@@ -7,7 +7,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   out    (rows, 1000) float16
 spec: Softmax(rows=Dyn(name='rows', multiple_of=1, hint=4096), cols=1000, dtype='float16',
       log=True, scale=0.125, mask='bool')
-schedule: RowwiseSchedule(variant='registers', threads=128, lanes=32, block_cols=None, splits=1,
+schedule: RowwiseSchedule(variant='registers', threads=128, lanes=64, block_cols=None, splits=1,
           min_blocks=6)
 """
 
@@ -16,9 +16,9 @@ import tilelang.language as T
 import torch
 
 COLS = 1000
-BLOCK_ROWS = 4
+BLOCK_ROWS = 2
 BLOCK_COLS = 1024
-LANES = 32
+LANES = 64
 VECTOR = 8
 SCALE = 0.125
 LOG2_E = 1.4426950408889634

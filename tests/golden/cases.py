@@ -23,7 +23,7 @@ GEMM: dict[str, Program] = {
         tg.Gemm(m=4096, n=4096, k=4096, dtype="float16"), target="sm_90a", schedule=PIPELINED
     ),
     "turns": tg.build(
-        tg.Gemm(m=4096, n=4096, k=4096, dtype="float16"), target="sm_90a", schedule="default"
+        tg.Gemm(m=4096, n=4096, k=4096, dtype="float16"), target="sm_90a", schedule=TURNS
     ),
     "turns_fetch": tg.build(LINEAR | tg.Bias() | tg.Residual(), target="sm_90a", schedule=TURNS),
     "turns_of_64_rows": tg.build(

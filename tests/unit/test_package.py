@@ -171,7 +171,7 @@ def test_readme_shows_what_is_emitted(update_golden: bool):
 
 
 def test_readme_shows_the_error_that_is_raised(update_golden: bool):
-    schedule = tg.GemmSchedule(block_m=128, block_n=256, block_k=128, num_stages=6)
+    schedule = tg.GemmSchedule(block_m=128, block_n=256, block_k=64, num_stages=6)
     spec = tg.Gemm(m=tg.dyn("m"), n=4096, k=1024, dtype="bfloat16", layout="nt")
     with pytest.raises(tg.LegalityError) as caught:
         tg.build(spec, target="sm_90a", schedule=schedule)

@@ -186,7 +186,8 @@ def test_seeds_are_legal_different_and_start_with_the_default():
 
 
 def test_neighbours_are_one_step_away():
-    program = tg.build(evolve(SPEC, m=4096, n=4096), target=SM90, schedule="default")
+    asked = tg.GemmSchedule(variant="pipelined")
+    program = tg.build(evolve(SPEC, m=4096, n=4096), target=SM90, schedule=asked)
     steps = neighbours(program)
     legal = [step for step in steps if isinstance(step, tg.Program)]
     refused = [step for step in steps if isinstance(step, Refused)]

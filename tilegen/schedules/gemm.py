@@ -78,7 +78,7 @@ OPTIONS: dict[str, tuple[object, ...]] = {
 
 _MAX_STAGES = 8
 _SHALLOW = 2  # stages of a ring that does not hide a load
-_PREFERRED = 4  # tiles with roles before those without
+_PREFERRED = 12  # schedules with roles before those without
 _FEW_ROWS = 64
 _SHORT_K = 256  # a ring of a few steps never fills
 
@@ -118,7 +118,7 @@ def _preferred_with_roles(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
         return
     variants = ("warp_specialized",) if few else tuple(ROLE_TILES)
     deep = (s for s in _with_roles(spec, target, variants) if s.num_stages > _SHALLOW)
-    yield from islice(deep, _PREFERRED * (_MAX_STAGES - _SHALLOW))
+    yield from islice(deep, _PREFERRED)
 
 
 def _with_roles(spec: Gemm, target: Target, variants: Iterable[str]) -> Iterator[GemmSchedule]:
@@ -138,8 +138,16 @@ def _with_roles(spec: Gemm, target: Target, variants: Iterable[str]) -> Iterator
         ),
     )
     for schedule in tiles:
-        for num_stages in range(_MAX_STAGES, 1, -1):
+        for num_stages in range(_most_stages(spec, target, schedule), 1, -1):
             yield evolve(schedule, num_stages=num_stages)
+
+
+def _most_stages(spec: Gemm, target: Target, schedule: GemmSchedule) -> int:
+    """Return the stages that shared memory holds beside one output tile, two at least."""
+    s = schedule
+    step = (s.block_m + s.block_n) * s.block_k * spec.dtype.bytes
+    free = target.smem_bytes - s.block_m * s.block_n * spec.out_dtype.bytes
+    return min(_MAX_STAGES, max(free // step, 2))
 
 
 def _complete_with_roles(

@@ -103,6 +103,7 @@ def cost_us(spec: Gemm, target: Target, schedule: GemmSchedule) -> float:
     load = moved * sms / ((3.0 if has_roles else 2.2) * target.bandwidth * 1e3)
     in_flight = min(1.0, moved / k_padded * schedule.block_k * schedule.num_stages / 65536)
     dram = spec.bytes({d.name: d.hint for d in spec.dynamic}) / (target.bandwidth * 1e3)
-    # The ring goes on during an epilogue, and ping_pong multiplies as well.
-    launches = {"warp_specialized": waves / 2, "ping_pong": 1}.get(schedule.variant, waves)
+    # The ring goes on during an epilogue, and ping_pong multiplies as well, but for its last ones.
+    chain = waves * (1 + len(spec.epilogue)) / 2
+    launches = {"warp_specialized": chain, "ping_pong": 4}.get(schedule.variant, waves)
     return max(waves * max(compute, load / max(in_flight, 0.1)) + launches * _LAUNCH_US, dram)

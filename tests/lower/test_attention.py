@@ -3,6 +3,7 @@
 import pytest
 from golden.cases_attention import ATTENTION
 
+import tilegen as tg
 from tilegen.compile import lower
 from tilegen.rules.attention import register_limit
 
@@ -56,6 +57,16 @@ def test_defaults_do_not_spill(name):
     found = program.resources()
     assert found.spill_stores == found.spill_loads == 0, program
     assert found.registers <= register_limit(program.geometry)
+
+
+def test_masks_of_one_or_the_other_lower_for_sizes_known_at_the_call():
+    """TileLang makes branches by thread of ``a | b`` there, around what all threads have to do."""
+    seq = tg.dyn("seq", hint=86)
+    spec = tg.Attention(
+        batch=1, heads=2, kv_heads=1, seq_q=seq, seq_kv=seq, head_dim=64, dtype="bfloat16",
+        mask=~tg.Window(55, 174),
+    )  # fmt: skip
+    assert tg.build(spec, target="sm_90a").landmarks().wgmma
 
 
 @pytest.mark.parametrize(("name", "most"), [("causal", 110), ("specialized_causal", 200)])

@@ -134,7 +134,9 @@ class AttentionGeometry(AttentionRoles):
     def row_fragments(self) -> tuple[str, ...]:
         """Fragments with one element a query."""
         if not self.has_keys:
-            return ("base", "total", *(("shift", "rescale", "part") if self.spec.sink else ()))
+            if self.spec.sink:
+                return ("base", "total", "shift", "rescale", "part")
+            return ("base", "total") if self.spec.return_lse else ("total",)
         shift = ("shift",) if self.may_see_nothing or self.spec.sink else ()
         return ("top", "base", *shift, "rescale", "total", "part")
 

@@ -23,6 +23,8 @@ from tilegen.specs.masks import (
     leaves,
 )
 
+_LONG = 64  # characters of a condition that is written out
+
 
 @frozen
 class Places:
@@ -54,6 +56,23 @@ class Places:
         places = {"b": "b", "h": "h", "q_idx": "row", "kv_idx": "column"}
         return condition(function, tilelang_names(function, places), statements)
 
+    def either(self, parts: list[str], statements: list[str]) -> str:
+        """Return the text of a condition that holds where one of some does.
+
+        It is a choice: of ``a | b`` on sizes known at the call, TileLang makes branches by thread
+        around what all threads have to do.
+        """
+        text = _named(parts[-1], statements)
+        for part in reversed(parts[:-1]):
+            text = f"T.if_then_else({_named(part, statements)}, T.bool(True), {text})"
+            text = _named(text, statements) if part is not parts[0] else text
+        return text
+
+    def other_documents(self, name: str) -> list[str]:
+        """Return conditions, one of which holds where row and column are of two documents."""
+        *early, same = self.documents(name)
+        return [*(text.replace(" >= ", " < ") for text in early), same.replace(" == ", " != ")]
+
     def documents(self, name: str) -> list[str]:
         """Return conditions that hold where row and column are of one document."""
         place, lead = self.position("row"), "start_kv + " if self.packed else "b, "
@@ -73,6 +92,10 @@ class TorchPlaces(Places):
         """Return the truth of a user's function."""
         places = {"b": "b", "h": "h", "q_idx": "row.double()", "kv_idx": "column.double()"}
         return to_torch(function.value, torch_names(function, places))
+
+    def either(self, parts: list[str], statements: list[str]) -> str:
+        """Return the text of a condition that holds where one of some does."""
+        return _all(parts, " | ", statements)
 
     def tensor(self, name: str) -> str:
         """Return the part of a tensor over pairs of queries and keys."""
@@ -107,9 +130,6 @@ class Span:
     is_hull: bool = False
 
 
-_LONG = 64
-
-
 def conditions(mask: Mask | None, places: Places) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return statements, and conditions all of which hold where ``row`` sees ``column``.
 
@@ -138,26 +158,56 @@ def _condition(mask: Mask, places: Places, statements: list[str]) -> str:
         return _all(_sides(mask, places), " & ", statements)
     if isinstance(mask, (Both, Either)):
         parts = [_condition(part, places, statements) for part in mask.masks]
-        return _all(parts, " & " if isinstance(mask, Both) else " | ", statements)
+        if isinstance(mask, Either):
+            return places.either(parts, statements)
+        return _all(parts, " & ", statements)
     if isinstance(mask, MaskMod):
         return places.function(mask.fn, statements)
     if isinstance(mask, Not):
-        if isinstance(mask.inner, MaskMod):
-            negated = evolve(mask.inner.fn, value=Call("logical_not", (mask.inner.fn.value,)))
-            return places.function(negated, statements)
-        if isinstance(mask.inner, DocumentMask) and len(places.documents("")) == 1:
-            return places.documents(mask.inner.name)[0].replace(" == ", " != ")
-        inner = _condition(mask.inner, places, statements)
-        return f"~{inner}" if inner.isidentifier() else f"~({inner})"
+        return _negation(mask.inner, places, statements)
     if isinstance(mask, Causal):
         return f"column <= {places.position('row', mask.align)}"
     if isinstance(mask, PrefixLm):
         parts = [f"column <= {places.position('row')}", f"column < {mask.name}[b]"]
-        return _all(parts, " | ", statements)
+        return places.either(parts, statements)
     if isinstance(mask, MaskTensor):
         return places.tensor(mask.name)
     assert isinstance(mask, DocumentMask)
     return _all(places.documents(mask.name), " & ", statements)
+
+
+def _negation(mask: Mask, places: Places, statements: list[str]) -> str:
+    """Return one condition for what a mask hides, with no negation of several at once."""
+    if isinstance(mask, (Both, Either)):
+        parts = [_condition(Not(part), places, statements) for part in mask.masks]
+        if isinstance(mask, Both):
+            return places.either(parts, statements)
+        return _all(parts, " & ", statements)
+    if isinstance(mask, Window):
+        place = places.position("row", mask.align)
+        left = [f"column < {_less(place, mask.left)}"] if mask.left is not None else []
+        right = [f"column > {_more(place, mask.right)}"] if mask.right is not None else []
+        return places.either(left + right, statements)
+    if isinstance(mask, Causal):
+        return f"column > {places.position('row', mask.align)}"
+    if isinstance(mask, PrefixLm):
+        parts = [f"column > {places.position('row')}", f"column >= {mask.name}[b]"]
+        return _all(parts, " & ", statements)
+    if isinstance(mask, MaskTensor):
+        return f"~{places.tensor(mask.name)}"
+    if isinstance(mask, DocumentMask):
+        return places.either(places.other_documents(mask.name), statements)
+    assert isinstance(mask, MaskMod)
+    hidden = evolve(mask.fn, value=Call("logical_not", (mask.fn.value,)))
+    return places.function(hidden, statements)
+
+
+def _named(text: str, statements: list[str]) -> str:
+    """Return a name for a text that is too long to be part of another."""
+    if len(text) <= _LONG // 2:
+        return text
+    statements.append(f"t{len(statements)} = {text}")
+    return statements[-1].partition(" = ")[0]
 
 
 def _all(parts: list[str], sign: str, statements: list[str]) -> str:

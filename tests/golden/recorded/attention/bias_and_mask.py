@@ -48,9 +48,8 @@ def build():
 
     @T.macro
     def sees(row, column, b, h, mask):
-        t0 = mask[b, h, row, column]
-        t1 = ~((column >= row + OFFSET - 8) & (column <= row + OFFSET + 8))
-        seen = t0 | t1
+        t0 = T.if_then_else(column < row + OFFSET - 8, T.bool(True), column > row + OFFSET + 8)
+        seen = T.if_then_else(mask[b, h, row, column], T.bool(True), t0)
         seen = seen & (column < SEQ_KV)
         return seen
 
@@ -180,9 +179,7 @@ def main():
     row = torch.arange(len(queries), device="cuda")[:, None]
     place = row + len(keys) - len(queries)
     x = x + bias[b, h].double()
-    t0 = mask[b, h]
-    t1 = ~((column >= place - 8) & (column <= place + 8))
-    seen = t0 | t1
+    seen = (mask[b, h]) | ((column < place - 8) | (column > place + 8))
     x = x.masked_fill(~seen, -torch.inf)
     x = torch.softmax(x, 1).nan_to_num(0.0) @ v[b, :, h // GROUP].double()
     x = x * scale.double()

@@ -33,7 +33,7 @@ def build():
 
     @T.macro
     def sees(row, column, b, prefix):
-        seen = (column <= row + OFFSET) | (column < prefix[b])
+        seen = T.if_then_else(column <= row + OFFSET, T.bool(True), column < prefix[b])
         seen = seen & (column < SEQ_KV)
         return seen
 

@@ -34,7 +34,7 @@ def build():
 
     @T.macro
     def sees(row, column, b, prefix):
-        seen = (column <= row) | (column < prefix[b])
+        seen = T.if_then_else(column <= row, T.bool(True), column < prefix[b])
         seen = seen & (column < SEQ_KV)
         return seen
 

@@ -208,7 +208,8 @@ def attended(piece: Piece, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tens
     lse = x.logsumexp(-1) if x.shape[-1] else x.new_full(x.shape[:-1], -torch.inf)
     lse = torch.where(lse == torch.inf, torch.nan, lse)  # a score of infinity has no softmax
     weights = torch.where((lse == -torch.inf)[..., None], 0.0, torch.softmax(x, -1))
-    return summed(weights[..., : shown.shape[-1]], shown, piece.of("v", dtype)), lse
+    out = summed(weights[..., : shown.shape[-1]], shown, piece.of("v", dtype))
+    return torch.where(lse.isnan()[..., None], torch.nan, out), lse
 
 
 def summed(weights: torch.Tensor, shown: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

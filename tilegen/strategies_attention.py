@@ -151,7 +151,7 @@ def attention_specs(
     chain = st.lists(epilogue_ops(Scale, Multiply, Cast), max_size=2).map(with_unique_names)
     batches = st.integers(0, 3) | st.just(Dyn("batch", hint=2))
     sequences = draw(batches if batch is None else batch)
-    varlen = not isinstance(sequences, Dyn) and draw(st.booleans())
+    varlen = not isinstance(sequences, Dyn) and sequences > 0 and draw(st.booleans())
     return Attention(
         batch=sequences,
         heads=kv_heads * ratio,

@@ -153,6 +153,10 @@ REFUSED = {
         "[no-effect] layout='bhsd': has no meaning for packed sequences",
     ),
     "packed batch": ({"varlen": True, "batch": tg.dyn("n")}, "[dim] batch='n': must be static"),
+    "no packed batch": (
+        {"varlen": True, "batch": 0},
+        "[dim] batch=0: must be static, and at least 1",
+    ),
     "two of a name": (
         {"seq_q": tg.dyn("s"), "seq_kv": tg.dyn("s", hint=8)},
         "[dim] seq_kv='s': is the name of two different dimensions",

@@ -139,12 +139,12 @@ def _layout(spec: Any, attribute: object, value: object) -> None:
 
 
 def _fits(spec: Any, attribute: object, value: object) -> None:
-    if spec.varlen and isinstance(spec.batch, Dyn):
+    if spec.varlen and (isinstance(spec.batch, Dyn) or not spec.batch):
         raise SpecError(
-            "must be static where sequences are packed",
+            "must be static, and at least 1, where sequences are packed",
             rule="dim",
             field="batch",
-            value=spec.batch.name,
+            value=getattr(spec.batch, "name", spec.batch),
             hint="give the most sequences of a call, and repeat the last entry of cu_seqlens for "
             "those that are fewer: empty sequences cost next to nothing",
         )

@@ -56,12 +56,15 @@ def test_the_expected_instructions_are_there(name):
     assert (seen.wgmma > 0) == (reads and geometry.wgmma), program
     assert (seen.mma_sync > 0) == (reads and not geometry.wgmma), program
     loads = sum(geometry.tma_load(operand) for operand in ("a", "b"))
-    if geometry.specialized:  # each consumer warpgroup has a ring of its own of one operand
-        loads = len(geometry.roles.groups) + 1
-        assert seen.mbarrier == 2 * program.schedule.num_stages, program
-        assert seen.setmaxnreg == (3 if len(geometry.roles.groups) == 2 else 0), program
-        stores = sum(geometry.roles.by_tma(stored) for stored in geometry.stores)
-        assert seen.tma_store == stores * len(geometry.roles.groups), program
+    if geometry.specialized:  # one operand has a ring for each part of a tile
+        roles, turns = geometry.roles, geometry.takes_turns
+        parts = len(roles.groups) * (len(roles.pieces) if turns else 1)
+        loads = len(roles.pieces) + 1 + (parts if geometry.fetched else 0)
+        barriers = 2 * (program.schedule.num_stages + turns + bool(geometry.fetched))
+        assert seen.mbarrier == barriers, program
+        assert seen.setmaxnreg == (3 if len(roles.groups) == 2 else 0), program
+        stores = sum(roles.by_tma(stored) for stored in geometry.stores)
+        assert seen.tma_store == stores * parts, program
     assert seen.tma_load == (loads if geometry.warp_specialized else 0), program
     assert (seen.mbarrier > 0) == geometry.warp_specialized, program
     if program.target.name == "sm_80":

@@ -9,8 +9,7 @@ from tilegen.rules.attention import register_limit
 
 pytestmark = pytest.mark.lower
 
-TELLING = ("causal", "plain_sm_80", "window_dynamic", "unaligned", "varlen", "no_keys")
-TELLING += ("specialized_causal", "specialized_wide")
+TELLING = ("causal", "plain_sm_80", "varlen", "no_keys", "specialized_causal")
 each_program = pytest.mark.parametrize("name", TELLING)
 
 
@@ -45,7 +44,6 @@ def test_the_expected_instructions_are_there(name):
 BUILT = {
     "causal": ATTENTION["causal"],
     "padded": ATTENTION["padded_heads"],
-    "varlen": ATTENTION["varlen"],
     "specialized": ATTENTION["specialized_causal"],
 }
 

@@ -12,6 +12,7 @@ from tilegen.dtypes import DType
 from tilegen.expr import Expr, variables
 from tilegen.expr_print import functions
 from tilegen.geometry import specialized, warps
+from tilegen.geometry.limits import MAX_GRID_Y
 from tilegen.geometry.row_statistics import row_ops
 from tilegen.geometry.shared import Stored, auto_swizzle
 from tilegen.schedules.fields import Rasterization
@@ -21,7 +22,6 @@ from tilegen.specs.gemm import Gemm
 from tilegen.specs.operands import Operand
 from tilegen.targets import Target
 
-MAX_GRID_Y = 65535
 PRODUCER_THREADS = 128
 TMA_ALIGNMENT = 1024  # bytes; where TileLang starts each tile that TMA fills
 

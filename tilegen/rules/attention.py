@@ -9,12 +9,11 @@ from tilegen.dims import Dyn, hint
 from tilegen.expr_print import calls_long_function
 from tilegen.geometry.attention import AttentionGeometry
 from tilegen.geometry.attention_blocks import GROUP_THREADS, REGISTERS, ROWS
+from tilegen.geometry.limits import BARRIER_BYTES, MAX_GRID_X, MAX_GRID_Y
+from tilegen.rules.ctas import boxes, too_many_threads
 from tilegen.rules.rule import Rule, Violation
 
-MAX_GRID_X, MAX_GRID_Y = 2**31 - 1, 65535
 MAX_PLACE = 2**24
-BARRIER_BYTES = 1024  # static shared memory of the mbarriers, rounded up to its alignment
-TMA_BOX = 256
 # Registers of a thread beside its parts of scores, weights and output.
 _CONSUMER, _ALONE, _FUNCTION = 48, 72, 40
 _SPECIALIZED = 32  # of a consumer that is written as such: no copies, no predicates
@@ -68,12 +67,7 @@ def _specialized(g: AttentionGeometry) -> Iterator[Violation]:
 
 
 def _tile(g: AttentionGeometry) -> Iterator[Violation]:
-    s = g.schedule
-    for name in ("block_m", "block_n"):
-        if g.target.tma and getattr(s, name) > TMA_BOX:
-            yield Violation(
-                name, getattr(s, name), f"a TMA box has at most {TMA_BOX} elements along a side"
-            )
+    yield from boxes(g, "block_m", "block_n")
 
 
 def _warp_partition(g: AttentionGeometry) -> Iterator[Violation]:
@@ -96,16 +90,6 @@ def _warp_partition(g: AttentionGeometry) -> Iterator[Violation]:
             s.block_m,
             f"{s.threads // GROUP_THREADS} warpgroups of more than {ROWS} queries each get other "
             "layouts for scores than for the weights that are made of them",
-        )
-
-
-def _threads(g: AttentionGeometry) -> Iterator[Violation]:
-    if g.threads > g.target.max_threads:
-        extra = f" plus {g.producer_threads} producer threads" if g.producer_threads else ""
-        yield Violation(
-            "threads",
-            g.schedule.threads,
-            f"{g.schedule.threads}{extra} exceed the {g.target.max_threads} threads of a CTA",
         )
 
 
@@ -221,7 +205,7 @@ RULES = (
     ),
     Rule("tma-box", "The copy engine moves boxes of at most 256 elements a side.", _tile),
     Rule("warp-partition", "Weights stay in registers: warps split queries only.", _warp_partition),
-    Rule("threads", "TileLang adds producers and checks no limit (H18a).", _threads),
+    Rule("threads", "TileLang adds producers and checks no limit (H18a).", too_many_threads),
     Rule("pipeline", "Stages are for steps that there are, and tiles that none writes.", _stages),
     Rule("smem-capacity", "TileLang compiles what a CTA cannot hold (H18a).", _smem_capacity),
     Rule("registers", "Spilled scores cost more than any tile saves.", _registers),

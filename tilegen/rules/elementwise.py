@@ -8,10 +8,10 @@ from math import ceil
 from tilegen.expr import extent
 from tilegen.expr_print import calls_long_function
 from tilegen.geometry.elementwise import ElementwiseGeometry
+from tilegen.geometry.limits import MAX_GRID_X
 from tilegen.rules.rule import Rule, Violation
 from tilegen.schedules.elementwise import widest
 
-MAX_GRID_X = 2**31 - 1
 _BASE = 24  # registers of addresses, predicates and the running vector
 _CALL = 24  # what nvcc keeps for a function it computes by a long series
 

@@ -7,22 +7,19 @@ from math import ceil, prod
 
 from tilegen.dims import Dyn
 from tilegen.geometry.gemm import GemmGeometry
-from tilegen.geometry.gemm_tiles import MAX_GRID_Y
+from tilegen.geometry.limits import BARRIER_BYTES, MAX_GRID_X, MAX_GRID_Y
 from tilegen.geometry.shared import auto_swizzle
 from tilegen.geometry.specialized import MIN_STAGES
 from tilegen.geometry.warps import WARP_N
+from tilegen.rules.ctas import boxes, too_many_threads
 from tilegen.rules.gemm_registers import (
     producer_registers,
     register_estimate,
     register_limit,
 )
 from tilegen.rules.gemm_rows import RULE as ROW_OWNER
-from tilegen.rules.gemm_rows import TMA_BOX
 from tilegen.rules.gemm_specialized import RULE as WARP_SPECIALIZED
 from tilegen.rules.rule import Rule, Violation
-
-MAX_GRID_X = 2**31 - 1
-BARRIER_BYTES = 1024  # static shared memory of the mbarriers, rounded up to its alignment
 
 
 def _target(g: GemmGeometry) -> Iterator[Violation]:
@@ -43,12 +40,7 @@ def _target(g: GemmGeometry) -> Iterator[Violation]:
 
 
 def _tile(g: GemmGeometry) -> Iterator[Violation]:
-    s = g.schedule
-    for name in ("block_m", "block_n", "block_k"):
-        if g.target.tma and getattr(s, name) > TMA_BOX:
-            yield Violation(
-                name, getattr(s, name), f"a TMA box has at most {TMA_BOX} elements along a side"
-            )
+    yield from boxes(g, "block_m", "block_n", "block_k")
 
 
 def _k_atom(g: GemmGeometry) -> Iterator[Violation]:
@@ -96,13 +88,7 @@ def _threads(g: GemmGeometry) -> Iterator[Violation]:
             g.schedule.threads,
             f"must be a multiple of {g.target.warp}, the threads of a warp of {g.target.name}",
         )
-    if g.threads > g.target.max_threads:
-        extra = f" plus {g.producer_threads} producer threads" if g.producer_threads else ""
-        yield Violation(
-            "threads",
-            g.schedule.threads,
-            f"{g.schedule.threads}{extra} exceed the {g.target.max_threads} threads of a CTA",
-        )
+    yield from too_many_threads(g)
 
 
 def _trip_count(g: GemmGeometry) -> Iterator[Violation]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilegen.geometry.gemm import GemmGeometry
+from tilegen.geometry.limits import TMA_BOX
 from tilegen.geometry.row_statistics import row_ops
 from tilegen.rules.rule import Rule, Violation
 
-TMA_BOX = 256  # elements along a side of what TMA copies, and so of a tile
 _VARIANTS = ("pipelined", "cp_async", "warp_specialized")
 _MOST_LANES = 512
 _SPLITS = (1, 2, 4)  # warps over which TileLang 0.1.15 combines a row of an accumulator

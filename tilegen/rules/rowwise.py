@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilegen.geometry.limits import MAX_GRID_X
 from tilegen.geometry.rowwise import RowwiseGeometry
 from tilegen.rules.rule import Rule, Violation
 from tilegen.schedules.rowwise import CLUSTERS
 from tilegen.schedules.rowwise_registers import registers
 
-MAX_GRID_X = 2**31 - 1
 THREADS_AN_SM = 2048
 MAX_MERGED = 32  # parts of a column that a thread holds
 

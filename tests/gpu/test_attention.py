@@ -121,7 +121,7 @@ def verified(spec, variant, **options):
     kernel = kernel_of(spec, variant)
     if kernel is None:
         pytest.skip(f"{variant} is refused for this spec")
-    assert tg.verify(kernel, **options).ok
+    return tg.verify(kernel, **options)
 
 
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
@@ -130,26 +130,26 @@ each_variant = pytest.mark.parametrize("variant", VARIANTS)
 @each_variant
 @pytest.mark.parametrize("name", COMBINED)
 def test_masks_and_scores_in_every_combination(name, variant):
-    verified(COMBINED[name], variant, seed=1)
+    assert verified(COMBINED[name], variant, seed=1).ok
 
 
 @each_variant
 @pytest.mark.parametrize("name", LENGTHS)
 def test_every_length(name, variant):
-    verified(LENGTHS[name], variant, seed=2)
+    assert verified(LENGTHS[name], variant, seed=2).ok
 
 
 @each_variant
 @pytest.mark.parametrize("name", SHAPED)
 def test_every_ratio_and_width(name, variant):
-    verified(SHAPED[name], variant, seed=3)
+    assert verified(SHAPED[name], variant, seed=3).ok
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
 @each_variant
 def test_one_kernel_serves_any_length(name, variant):
     for seq_q, seq_kv in (*SEQS, (5, 3000), (3000, 5)):
-        verified(DYNAMIC[name], variant, sizes={"sq": seq_q, "skv": seq_kv}, seed=seq_kv)
+        assert verified(DYNAMIC[name], variant, sizes={"sq": seq_q, "skv": seq_kv}, seed=seq_kv).ok
 
 
 @each_variant
@@ -159,7 +159,7 @@ def test_hard_scores(name, change, variant):
     spec = HARD_SPECS[name]
     operands = inputs(spec, {}, torch.Generator("cuda").manual_seed(0))
     change(operands)
-    verified(spec, variant, operands=operands)
+    assert verified(spec, variant, operands=operands).ok
 
 
 @each_variant
@@ -169,7 +169,7 @@ def test_values_that_are_not_finite_reach_who_sees_them(value, variant):
     operands = inputs(spec, {}, torch.Generator("cuda").manual_seed(0))
     operands["v"][0, 85, 0, 3] = value
     operands["v"][0, 11, 0, 30] = value
-    verified(spec, variant, operands=operands)
+    assert verified(spec, variant, operands=operands).ok
 
 
 @each_variant
@@ -189,10 +189,10 @@ def test_expanded_masks_and_odd_pointers(variant):
     operands = inputs(spec, {}, torch.Generator("cuda").manual_seed(0))
     operands["bias"] = torch.randn(361, device="cuda").bfloat16()[:333].expand(2, 4, 200, 333)
     operands["mask"] = operands["mask"][:1, :1].expand(2, 4, 200, 333)
-    verified(spec, variant, operands=operands)
+    assert verified(spec, variant, operands=operands).ok
     odd = torch.randn(2 * 333 * 2 * 64 + 1, device="cuda").bfloat16()[1:]
     operands["v"] = odd.view(2, 333, 2, 64)
-    verified(spec, variant, operands=operands)
+    assert verified(spec, variant, operands=operands).ok
 
 
 @pytest.mark.parametrize("case", ["causal", "documents", "sliding", "relative"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal
 
 from attrs import Converter, evolve, field, frozen
@@ -96,7 +97,7 @@ class Gemm:
         """The family word."""
         return "gemm"
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Operand, ...]:
         """The inputs: a and b, then the operands of the chain in order."""
         a = (self.m, self.k) if self.layout[0] == "n" else (self.k, self.m)
@@ -107,7 +108,7 @@ class Gemm:
             *chain_operands(self, self.m, self.n),
         )
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Operand, ...]:
         """``out``, (m, n), then the extra outputs of the chain in order."""
         return stored(self, self.m, self.n)

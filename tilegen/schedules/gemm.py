@@ -112,8 +112,8 @@ def _preferred_with_roles(spec: Gemm, target: Target) -> Iterator[GemmSchedule]:
     """
     if not (target.tma and target.wgmma) or spec.dtype.bits != 16 or owns_rows(spec):
         return
-    few, whole = hint(spec.m) <= _FEW_ROWS, (128, 192)
-    tiles = ceil(hint(spec.m) / whole[0]) * ceil(spec.n / whole[1])
+    few = hint(spec.m) <= _FEW_ROWS
+    tiles = ceil(hint(spec.m) / 128) * ceil(spec.n / 192)
     if not few and (tiles < target.sms or spec.k < _SHORT_K):
         return
     variants = ("warp_specialized",) if few else tuple(ROLE_TILES)

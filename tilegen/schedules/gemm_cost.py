@@ -75,7 +75,7 @@ ROLE_TILES = {
         (64, 128, 256, 0.75),
     ),
 }
-_RATES = {(variant, *tile[:3]): tile[3] for variant, tiles in ROLE_TILES.items() for tile in tiles}
+_UNKNOWN_RATE = 0.5  # of tiles that were not measured
 _LAUNCH_US = 2.0  # prologue and epilogue of one wave of CTAs
 
 
@@ -87,10 +87,10 @@ def tile_count(spec: Gemm, schedule: GemmSchedule) -> int:
 def cost_us(spec: Gemm, target: Target, schedule: GemmSchedule) -> float:
     """Return a rough time in microseconds, for ranking schedules and not for quoting."""
     k = max(spec.k, 1)
-    tile = schedule.block_m, schedule.block_n, schedule.threads
     has_roles = schedule.variant in ROLE_TILES
-    rates = _RATES if has_roles else {("pipelined", *t[:3]): t[3] for t in TILES[target.wgmma]}
-    rate = rates.get((schedule.variant if has_roles else "pipelined", *tile), 0.5)
+    known = ROLE_TILES[schedule.variant] if has_roles else TILES[target.wgmma]
+    tile = schedule.block_m, schedule.block_n, schedule.threads
+    rate = next((rate for *size, rate in known if tuple(size) == tile), _UNKNOWN_RATE)
     tiles = tile_count(spec, schedule)
     waves = ceil(tiles / target.sms)
     k_padded = ceil(k / schedule.block_k) * schedule.block_k

@@ -10,7 +10,8 @@ import tilegen as tg
 from tilegen.errors import OperandError, SimulationError, VerificationError
 
 SPEC = tg.Gemm(m=tg.dyn("m", hint=40), n=40, k=48, dtype="float16") | tg.Bias() | tg.Relu()
-PROGRAM = tg.build(SPEC, target="sm_90a", schedule=tg.GemmSchedule(block_m=64, block_n=32))
+SCHEDULE = tg.GemmSchedule(block_m=64, block_n=32, variant="pipelined")
+PROGRAM = tg.build(SPEC, target="sm_90a", schedule=SCHEDULE)
 
 
 @pytest.fixture

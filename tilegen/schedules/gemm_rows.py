@@ -12,7 +12,7 @@ from tilegen.targets import Target
 
 # (block_m, threads): a warp has at least 16 rows, a warpgroup of wgmma 64.
 _ROWS = {
-    True: ((128, 256), (64, 128), (192, 384)),
+    True: ((128, 256), (64, 128), (192, 384), (64, 256)),
     False: ((128, 256), (128, 128), (64, 128), (64, 256), (32, 64), (32, 128), (16, 32), (16, 64)),
 }
 _FEW = 64  # shorter tiles serve outputs that have no more rows

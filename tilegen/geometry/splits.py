@@ -1,0 +1,136 @@
+"""Sequences whose keys are shared by several CTAs: their parts, and the launch that merges them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+from attrs import frozen
+
+from tilegen.dims import Dim, size
+from tilegen.dtypes import DType
+from tilegen.specs.operands import Operand
+from tilegen.targets import Target
+
+MAX_SPLITS = 256
+_COLUMNS = 128  # of a row of the output that a CTA merges, one a thread
+_AHEAD = 32  # splits whose parts a thread has on their way at once
+# Microseconds: of a wave of CTAs beside its steps, of the second launch, and of a split in it.
+_WAVE, _LAUNCH, _MERGE = 2.0, 3.0, 0.03
+
+
+@frozen(kw_only=True)
+class Splits:
+    """CTAs that share the keys of a sequence, and what they leave to be merged.
+
+    Each leaves, for a query and head of q, the values summed by weights that add up to 1, and the
+    logarithm to base 2 of the sum of the exponentials of its scores; where it sees no key, 0 and
+    -inf. With a single CTA a sequence there is no second launch, and no workspace.
+
+    Attributes:
+        count: CTAs that share a sequence.
+        batch: Sequences.
+        seq_q: Queries of each.
+        heads: Heads of q.
+        dim_v: Values of a head.
+        names: How the emitted file spells batch, seq_q, heads and dim_v.
+        sink: Name of the operand (heads,) with the scores, in nats, of no key; "" for none.
+        lse: Name of the output (batch, heads, seq_q) of natural logarithms; "" for none.
+    """
+
+    count: int
+    batch: Dim
+    seq_q: int
+    heads: int
+    dim_v: int
+    names: tuple[str, str, str, str] = ("BATCH", "SEQ_Q", "HEADS", "DIM_V")
+    sink: str = ""
+    lse: str = ""
+
+    @property
+    def workspaces(self) -> tuple[Operand, ...]:
+        """Parts of the output, and their logarithms."""
+        if self.count == 1:
+            return ()
+        rows = (self.count, self.batch, self.seq_q, self.heads)
+        return (
+            Operand("partial_out", (*rows, self.dim_v), DType.float32, "workspace"),
+            Operand("partial_lse", rows, DType.float32, "workspace"),
+        )
+
+    def shape_symbols(self, operand: Operand) -> tuple[str, ...]:
+        """Return the shape of a workspace in the emitted file's symbols."""
+        *rows, width = self.names
+        return ("SPLITS", *rows, *((width,) if operand.name == "partial_out" else ()))
+
+    @property
+    def constants(self) -> dict[str, object]:
+        """Module-level constants of the emitted file."""
+        if self.count == 1:
+            return {}
+        return {"SPLITS": self.count, "COLUMNS": self.columns}
+
+    # --- the second launch --------------------------------------------------------------------
+
+    @property
+    def columns(self) -> int:
+        """Columns of a row of the output that a CTA merges, and its threads."""
+        return min(_COLUMNS, max(32, 1 << (self.dim_v - 1).bit_length()))
+
+    @property
+    def chunks(self) -> int:
+        """CTAs that share a row of the output."""
+        return ceil(self.dim_v / self.columns)
+
+    @property
+    def launch(self) -> tuple[str, str]:
+        """The grid, and the names of its axes."""
+        batch, queries, heads, _ = self.names
+        if self.chunks == 1:
+            return f"{batch}, {heads}, {queries}", "b, h, m"
+        return f"{batch}, {heads} * {self.chunks}, {queries}", "b, hd, m"
+
+    @property
+    def place(self) -> str:
+        """The statement that tells which head and columns a CTA has; "" where its axes do."""
+        if self.chunks == 1:
+            return ""
+        return f"h, d0 = hd // {self.chunks}, hd % {self.chunks} * COLUMNS"
+
+    @property
+    def element(self) -> str:
+        """The place of an element of a CTA in the output, as an index."""
+        return "b, m, h, d" if self.chunks == 1 else "b, m, h, d0 + d"
+
+    def grid(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        """Return the grid (x, y, z) of the second launch."""
+        return size(self.batch, sizes), self.heads * self.chunks, self.seq_q
+
+    @property
+    def loop(self) -> str:
+        """What a loop over the splits runs over, so many of them at once."""
+        return f"SPLITS, unroll_factor={_AHEAD}" if self.count > _AHEAD else "SPLITS"
+
+
+def auto_splits(
+    tiles: int, blocks: int, target: Target, *, ctas_per_sm: int, busy_us: float, alone_us: float
+) -> int:
+    """Return how many CTAs are to share the keys of a tile, by a model of the time it takes.
+
+    Args:
+        tiles: CTAs of a launch without splits.
+        blocks: Steps of the mainloop of each.
+        target: The architecture.
+        ctas_per_sm: CTAs that an SM holds at once.
+        busy_us: Microseconds of a step where every SM has as many CTAs.
+        alone_us: Microseconds of a step of a CTA that has the GPU to itself.
+    """
+    slots = target.sms * ctas_per_sm
+
+    def time_us(count: int) -> float:
+        ctas = max(tiles, 1) * count
+        step = max(alone_us, busy_us * min(ctas, slots) / slots)
+        waves = ceil(ctas / slots) * (_WAVE + ceil(max(blocks, 1) / count) * step)
+        return waves + (_LAUNCH + count * _MERGE if count > 1 else 0.0)
+
+    return min(range(1, min(max(blocks, 1), MAX_SPLITS) + 1), key=time_us)

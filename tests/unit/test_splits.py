@@ -40,7 +40,7 @@ def _auto(tiles, blocks):
 
 
 def test_few_tiles_are_split_until_the_gpu_is_full():
-    assert _auto(8, 512) == 16
+    assert 0.75 * H200.sms < 8 * _auto(8, 512) <= H200.sms
     assert _auto(64, 512) == 2
     assert _auto(132, 512) == 1
     assert _auto(1024, 512) == 1

@@ -17,6 +17,7 @@ _COLUMNS = 128  # of a row of the output that a CTA merges, one a thread
 _AHEAD = 32  # splits whose parts a thread has on their way at once
 # Microseconds: of a wave of CTAs beside its steps, of the second launch, and of a split in it.
 _WAVE, _LAUNCH, _MERGE = 2.0, 3.0, 0.03
+_CLOSE = 1.02  # fewer splits win where they take so little more
 
 
 @frozen(kw_only=True)
@@ -133,4 +134,6 @@ def auto_splits(
         waves = ceil(ctas / slots) * (_WAVE + ceil(max(blocks, 1) / count) * step)
         return waves + (_LAUNCH + count * _MERGE if count > 1 else 0.0)
 
-    return min(range(1, min(max(blocks, 1), MAX_SPLITS) + 1), key=time_us)
+    counts = range(1, min(max(blocks, 1), MAX_SPLITS) + 1)
+    best = min(map(time_us, counts))
+    return next(count for count in counts if time_us(count) <= _CLOSE * best)

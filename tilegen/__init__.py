@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilegen.bench import bench
+    from tilegen.block_mask import block_mask
     from tilegen.dims import Dyn, dyn
     from tilegen.dispatch import Dispatch
     from tilegen.epilogue import (
@@ -78,6 +79,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "tilegen.bench": ("bench",),
+    "tilegen.block_mask": ("block_mask",),
     "tilegen.dims": ("Dyn", "dyn"),
     "tilegen.dispatch": ("Dispatch",),
     "tilegen.epilogue": (
@@ -202,6 +204,7 @@ __all__ = [
     "VerificationError",
     "Window",
     "bench",
+    "block_mask",
     "build",
     "dumps",
     "dyn",

@@ -64,6 +64,33 @@ class Dyn:
 Dim = int | Dyn
 
 
+@frozen
+class Blocks:
+    """A size that follows from a dynamic dimension: its blocks, the last one filled or not.
+
+    Attributes:
+        of: The dimension.
+        block: Its elements in a block.
+        more: What is added to the number of blocks.
+    """
+
+    of: Dyn
+    block: int
+    more: int = 0
+
+    def __str__(self) -> str:
+        return f"ceil({self.of} / {self.block})" + (f" + {self.more}" if self.more else "")
+
+    def count(self, extent: int) -> int:
+        """Return the size where the dimension's is ``extent``."""
+        return (extent + self.block - 1) // self.block + self.more
+
+
+def blocks(dim: Dim, block: int, more: int = 0) -> int | Blocks:
+    """Return how many blocks a dimension has, and ``more``."""
+    return Blocks(dim, block, more) if isinstance(dim, Dyn) else -(-dim // block) + more
+
+
 def dyn(name: str, *, multiple_of: int = 1, hint: int | None = None) -> Dyn:
     """Return a dynamic dimension; ``hint`` defaults to 4096, rounded up to ``multiple_of``."""
     if hint is None:
@@ -116,7 +143,7 @@ extent = Converter(coordinate, takes_field=True)
 """Converts a field to a dimension that is counted in 32 bits."""
 
 
-def size(dim: Dim, sizes: Mapping[str, int]) -> int:
+def size(dim: Dim | Blocks, sizes: Mapping[str, int]) -> int:
     """Return the size of ``dim``, a dynamic one looked up in ``sizes`` by name.
 
     Raises:
@@ -124,6 +151,8 @@ def size(dim: Dim, sizes: Mapping[str, int]) -> int:
     """
     if isinstance(dim, int):
         return dim
+    if isinstance(dim, Blocks):
+        return dim.count(size(dim.of, sizes))
     if dim.name not in sizes:
         raise SpecError(
             f"has no value for the dynamic dimension {dim.name!r}",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from attrs import frozen
 
-from tilegen.dims import Dim, Dyn
+from tilegen.dims import Blocks, Dim, Dyn
 from tilegen.dtypes import DType
 from tilegen.errors import OperandError
 from tilegen.specs.operands import Operand
@@ -146,7 +146,13 @@ def signature(spec: Any, params: Container[Operand] | None = None) -> Signature:
 
 def shape_of(operand: Operand, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of an operand for the given dynamic sizes."""
-    return tuple(sizes[dim.name] if isinstance(dim, Dyn) else dim for dim in operand.shape)
+    return tuple(_size(dim, sizes) for dim in operand.shape)
+
+
+def _size(dim: Dim | Blocks, sizes: Mapping[str, int]) -> int:
+    if isinstance(dim, Blocks):
+        return dim.count(sizes[dim.of.name])
+    return sizes[dim.name] if isinstance(dim, Dyn) else dim
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -155,7 +161,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
 
 
-def _text(shape: Sequence[Dim]) -> str:
+def _text(shape: Sequence[Dim | Blocks]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 

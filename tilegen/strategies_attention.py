@@ -16,6 +16,7 @@ from tilegen.epilogue import Cast, Multiply, Scale, Softcap, operand_kind
 from tilegen.schedules.attention import VALUES, AttentionSchedule
 from tilegen.schedules.fields import UNSET
 from tilegen.specs.attention import Attention, AttentionOp
+from tilegen.specs.block_map import follows_from_sizes
 from tilegen.specs.masks import (
     NAMED,
     Causal,
@@ -132,6 +133,12 @@ def scores(draw: st.DrawFn) -> tuple[ScoreOp, ...]:
     )
 
 
+@cache
+def block_maps() -> SearchStrategy[tuple[int, int] | None]:
+    """Draw blocks of maps, mostly none."""
+    return st.none() | st.none() | st.sampled_from(((64, 32), (64, 64), (128, 64), (128, 128)))
+
+
 @st.composite
 def attention_specs(
     draw: st.DrawFn,
@@ -152,6 +159,8 @@ def attention_specs(
     batches = st.integers(0, 3) | st.just(Dyn("batch", hint=2))
     sequences = draw(batches if batch is None else batch)
     varlen = not isinstance(sequences, Dyn) and sequences > 0 and draw(st.booleans())
+    mask = draw(st.none() | causals() | masks())
+    maps = st.none() if varlen or mask is None or follows_from_sizes(mask) else block_maps()
     return Attention(
         batch=sequences,
         heads=kv_heads * ratio,
@@ -165,7 +174,8 @@ def attention_specs(
         layout="bshd" if varlen else draw(st.sampled_from(("bshd", "bhsd"))),
         scale=draw(st.none() | constants(-1.0, 1.0)),  # pyright: ignore[reportArgumentType]
         scores=draw(scores()),
-        mask=draw(st.none() | causals() | masks()),
+        mask=mask,
+        block_map=draw(maps),
         sink=draw(st.booleans()),
         return_lse=draw(st.booleans()),
         epilogue=served(draw(chain if epilogue is None else epilogue)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tilegen.dims import Dyn
+from tilegen.dims import Blocks, Dyn
 from tilegen.errors import OperandError, SpecError
 from tilegen.operands import Signature, check_tensor, shape_of, signature, torch_dtype
 
@@ -131,7 +131,9 @@ def _fake(spec: Any, tensors: Tensors) -> Any:
         _require(tensor.dim() == rank, operand.name, f"has {tensor.dim()} axes, must have {rank}")
         for axis, (dim, size) in enumerate(zip(operand.shape, tensor.shape, strict=True)):
             where = f"axis {axis} must be {dim}"
-            if not isinstance(dim, Dyn):
+            if isinstance(dim, Blocks):
+                _require(size == dim.count(sizes[dim.of.name]), operand.name, where)
+            elif not isinstance(dim, Dyn):
                 _require(size == dim, operand.name, where)
             elif dim.name in sizes:
                 _require(size == sizes[dim.name], operand.name, f"{where} as in other operands")

@@ -21,7 +21,7 @@ from tilegen.errors import (
 from tilegen.kernel import Kernel
 from tilegen.operands import check_shape, check_tensor, signature
 from tilegen.program import Program, build
-from tilegen.reference import inputs
+from tilegen.reference import derived, inputs
 from tilegen.routes import runs_on
 from tilegen.serialize import dumps
 
@@ -221,7 +221,8 @@ def judge(
     if given:
         device = next(iter(given.values())).device
     generator = torch.Generator(device).manual_seed(seed)
-    operands = {**inputs(spec, chosen, generator), **given}
+    drawn = {**inputs(spec, chosen, generator), **given}
+    operands = {**drawn, **derived(spec, drawn), **given}
 
     def compute(operands: Tensors, outputs: Tensors) -> None:
         with torch.no_grad():

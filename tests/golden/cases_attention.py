@@ -28,6 +28,13 @@ ATTENTION: dict[str, Program] = {
         batch=2, seq_q=1000, seq_kv=1200, layout="bhsd", mask=tg.PrefixLm(), scores=(tg.Alibi(),)
     ),
     "documents": _built(**SQUARE, mask=tg.DocumentMask() & tg.Causal(), sink=True),
+    "mapped": _built(
+        batch=tg.dyn("batch", hint=4),
+        seq_q=4096,
+        seq_kv=4096,
+        mask=tg.DocumentMask() & tg.Causal(),
+        block_map=(128, 256),
+    ),
     "bias_and_mask": _built(
         batch=2,
         seq_q=100,

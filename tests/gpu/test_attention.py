@@ -13,7 +13,10 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import tilegen as tg
 from tilegen.compile import binary
+from tilegen.dims import known_sizes
 from tilegen.reference import inputs
+from tilegen.specs.block_map import follows_from_sizes
+from tilegen.specs.masks import reads
 
 pytestmark = pytest.mark.gpu
 
@@ -23,6 +26,7 @@ SEQS += ((1000, 127), (0, 64), (64, 0))
 RATIOS = (1, 2, 3, 5, 7, 12)
 WIDTHS = ((32, 32), (64, 64), (72, 72), (96, 96), (128, 128), (192, 192), (256, 256), (192, 128))
 VARIANTS = ("pipelined", "warp_specialized")
+OF_ROLES = ("warp-specialized", "block-map", "registers")
 
 
 def attention(**fields):
@@ -59,6 +63,13 @@ def shapes():
             yield f"width-{width}-{width_v}-{mask!r}", attention(**fields)
 
 
+def mapped():
+    for name, mask in MASKS.items():
+        if mask is not None and not follows_from_sizes(mask):
+            fields = {"mask": mask, "block_map": (128, 128), "return_lse": True}
+            yield f"mapped-{name}", attention(**fields)
+
+
 DYNAMIC = {
     "dense": attention(
         seq_q=tg.dyn("sq"), seq_kv=tg.dyn("skv"), mask=tg.Causal(), return_lse=True
@@ -69,6 +80,7 @@ DYNAMIC = {
     ),
 }  # fmt: skip
 COMBINED, LENGTHS, SHAPED = dict(combinations()), dict(lengths()), dict(shapes())
+MAPPED = dict(mapped())
 HARD_SPECS = {
     name: tg.Attention(
         batch=1, heads=2, kv_heads=1, seq_q=70, seq_kv=90, head_dim=32, dtype="float16",
@@ -80,7 +92,8 @@ HARD_SPECS = {
 
 def programs():
     """Yield (name, variant) and program of everything that the module runs."""
-    every = COMBINED | LENGTHS | SHAPED | DYNAMIC | {f"hard-{n}": s for n, s in HARD_SPECS.items()}
+    every = COMBINED | LENGTHS | SHAPED | DYNAMIC | MAPPED
+    every |= {f"hard-{name}": spec for name, spec in HARD_SPECS.items()}
     for name, spec in every.items():
         for variant in VARIANTS:
             program = made(spec, variant)
@@ -94,7 +107,7 @@ def made(spec, variant):
     try:
         return tg.build(spec, schedule=tg.AttentionSchedule(variant=variant))
     except tg.LegalityError as error:
-        if variant == "pipelined" or error.rule not in ("warp-specialized", "registers"):
+        if variant == "pipelined" or error.rule not in OF_ROLES:
             raise
         return None
 
@@ -170,6 +183,21 @@ def test_values_that_are_not_finite_reach_who_sees_them(value, variant):
     operands["v"][0, 85, 0, 3] = value
     operands["v"][0, 11, 0, 30] = value
     assert verified(spec, variant, operands=operands).ok
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_block_maps(name):
+    spec = MAPPED[name]
+    assert verified(spec, "pipelined", seed=4).ok
+    operands = inputs(spec, known_sizes(spec, {}), torch.Generator("cuda").manual_seed(0))
+    needed = {name: operands[name] for name in reads(spec.mask)}
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        lean = tg.block_mask(spec, sizes={}, device="cuda", **needed)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(lean, operands["block_map"])
+    assert verified(spec, "pipelined", operands={**operands, "block_map": lean}).ok
 
 
 @each_variant

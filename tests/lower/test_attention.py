@@ -43,6 +43,7 @@ def test_the_expected_instructions_are_there(name):
 
 BUILT = {
     "causal": ATTENTION["causal"],
+    "mapped": ATTENTION["mapped"],
     "padded": ATTENTION["padded_heads"],
     "specialized": ATTENTION["specialized_causal"],
 }

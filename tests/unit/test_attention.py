@@ -64,6 +64,7 @@ def test_specs_survive_json_and_repr():
         scores=(tg.Softcap(3.0), tg.Alibi(), tg.ScoreBias(dtype="float32")),
         epilogue=(tg.Scale(), tg.Multiply(), tg.Cast("float16")),
         sink=True,
+        block_map=(128, 64),
     )
     assert tg.loads(tg.dumps(spec)) == spec
     assert eval(repr(spec), vars(tg) | {name: getattr(tg, name) for name in tg.__all__}) == spec
@@ -176,6 +177,26 @@ REFUSED = {
         "[epilogue] epilogue=Scale(axis='n'): is not an epilogue op of attention",
     ),
     "infinite scale": ({"scale": float("inf")}, "[constant] scale=inf: must be finite"),
+    "a block of one side": (
+        {"mask": tg.DocumentMask(), "block_map": 128},
+        "[block-map] block_map=128: is not the queries and keys of a block",
+    ),
+    "an odd block": (
+        {"mask": tg.DocumentMask(), "block_map": (128, 40)},
+        "[block-map] block_map=(128, 40): is not the queries and keys of a block",
+    ),
+    "a packed map": (
+        {"mask": tg.DocumentMask(), "block_map": (128, 64), "varlen": True},
+        "[block-map] block_map=(128, 64): is of dense sequences",
+    ),
+    "a map of no mask": (
+        {"block_map": (128, 64)},
+        "[no-effect] block_map=(128, 64): has no effect without a mask",
+    ),
+    "a map that follows from sizes": (
+        {"mask": tg.Causal() & tg.PrefixLm(), "block_map": (128, 64)},
+        "[no-effect] block_map=(128, 64): has no effect for Causal() & PrefixLm(), whose blocks",
+    ),
     "taken name": (
         {"scores": (tg.ScoreBias(name="weights"),)},
         "[operand-name] name='weights': is a name that the emitted source uses for itself",
@@ -208,6 +229,7 @@ def test_masks_are_refused_by_name(make, message):
 
 
 WS = {"variant": "warp_specialized", "num_stages": 2}
+MAPPED = {"mask": tg.DocumentMask(), "block_map": (128, 64)}
 BREAKS = [
     ("target-variant", {"target": "gfx942"}, "variant", "gfx942 has no tensor-core path"),
     ("warp-specialized", {**WS, "target": "sm_80"}, "variant", "by wgmma, and sm_80 lacks one"),
@@ -216,6 +238,9 @@ BREAKS = [
     ("warp-specialized", {**WS, "threads": 128, "block_m": 64}, "threads", "with 256 or 384"),
     ("warp-specialized", {**WS, "block_m": 192}, "block_m", "each of 2 consumer warpgroups has 64"),
     ("warp-specialized", {**WS, "num_stages": 1}, "num_stages", "2 at least"),
+    ("block-map", {**WS, **MAPPED}, "variant", "walks a range of keys, and no block_map"),
+    ("block-map", {**MAPPED, "block_map": (64, 64)}, "block_m", "must divide the 64 queries"),
+    ("block-map", {**MAPPED, "block_map": (128, 96)}, "block_n", "must divide the 96 keys"),
     ("tma-box", {"block_m": 512, "threads": 256}, "block_m", "a TMA box has at most 256"),
     ("warp-partition", {"threads": 192}, "threads", "need a power of two"),
     ("warp-partition", {"block_m": 96}, "threads", "8 warps cannot split 96 queries"),

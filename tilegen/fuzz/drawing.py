@@ -128,7 +128,7 @@ def pair_chains(pair: Pair) -> SearchStrategy[tuple[EpilogueOp, ...]]:
 @st.composite
 def layouts(draw: st.DrawFn, program: Program) -> dict[str, Layout]:
     """Draw how one to three operands and outputs lie in memory."""
-    taken = {operand.name for operand in program.spec.operands}
+    taken = {o.name for o in program.spec.operands if o.kind != "derived"}
     slots = [*program.spec.operands, *program.spec.outputs]
     names = draw(
         st.lists(st.sampled_from([s.name for s in slots]), unique=True, min_size=1, max_size=3)

@@ -12,6 +12,7 @@ from tilegen.comparison import Guarded, guarded
 from tilegen.fuzz.case import Case, Layout
 from tilegen.fuzz.inputs import values
 from tilegen.operands import row_major, shape_of
+from tilegen.reference import derived
 
 _AROUND = 4096  # elements before and after an operand
 
@@ -70,6 +71,10 @@ def operands(
     spec = case.program.spec
     placed = {}
     for name, tensor in values(spec, sizes, kind, generator).items():
+        layout = case.layout(name) if seed is None else Layout()
+        placed[name] = place(tensor, layout, float(case.beyond))
+    lying = {name: one.tensor for name, one in placed.items()}
+    for name, tensor in derived(spec, lying).items():
         layout = case.layout(name) if seed is None else Layout()
         placed[name] = place(tensor, layout, float(case.beyond))
     return placed

@@ -125,7 +125,7 @@ def _parts(program: Program) -> Iterator[tuple[str, str]]:
         if isinstance(value, str):  # types, layouts, numerics
             yield attribute.name, str(value)
         elif isinstance(value, tuple):
-            names = [type(item).__name__ for item in value]
+            names = [type(item).__name__ for item in value if not isinstance(item, int)]
             yield from (("ops", name) for name in names)
             ordered = pairwise(names)
             yield from (("pairs", f"{first}, {second}") for first, second in ordered)

@@ -137,7 +137,8 @@ class AttentionBlocks:
         keys = self.spec.seq_kv
         if self.spec.varlen or isinstance(keys, Dyn):  # there may be no keys at all
             return True
-        return keys % self.schedule.block_n != 0
+        step = self.spec.block_map[1] if self.spec.block_map else self.schedule.block_n
+        return keys % step != 0
 
     @property
     def masked(self) -> bool:

@@ -27,7 +27,12 @@ class AttentionMasked(AttentionTorch):
 
     @property
     def range_lines(self) -> tuple[str, ...]:
-        """Statements of the first block of keys, if there is one, and of the one after the last."""
+        """Statements of the first block of keys, if there is one, and of the one after the last.
+
+        With a map, of how many blocks it lists.
+        """
+        if self.spec.block_map:
+            return (f"count = {self._map_at(self.map_columns)}",)
         span, lines = self.span, []
         pick, other = ("T.min", "T.max") if span.is_hull else ("T.max", "T.min")
         if span.stops:
@@ -47,6 +52,8 @@ class AttentionMasked(AttentionTorch):
     @property
     def steps_text(self) -> str:
         """The number of steps of the mainloop: one at least, in which q is waited for."""
+        if self.spec.block_map:
+            return "T.max(count, 1)" + (f" * {self.map_steps}" if self.map_steps > 1 else "")
         if self.span.firsts:
             return "T.max(stop - first, 1)"
         q, kv = self.spec.seq_q, self.spec.seq_kv
@@ -58,7 +65,26 @@ class AttentionMasked(AttentionTorch):
     @property
     def n0(self) -> str:
         """The first key of a step."""
+        if self.spec.block_map and self.map_steps > 1:
+            return f"(entry >> 1) * {self.spec.block_map[1]} + step % {self.map_steps} * BLOCK_N"
+        if self.spec.block_map:
+            return "(entry >> 1) * BLOCK_N"
         return "(first + step) * BLOCK_N" if self.span.firsts else "step * BLOCK_N"
+
+    @property
+    def map_steps(self) -> int:
+        """Steps of the mainloop in a block of the map."""
+        return self.spec.block_map[1] // self.schedule.block_n if self.spec.block_map else 1
+
+    @property
+    def entry(self) -> str:
+        """What the map lists for a step: twice the block, and 1 if some query misses some key."""
+        return self._map_at(f"step // {self.map_steps}" if self.map_steps > 1 else "step")
+
+    def _map_at(self, column: str) -> str:
+        rows = self.spec.block_map[0] if self.spec.block_map else 0
+        row = "m0 // BLOCK_M" if rows == self.schedule.block_m else f"m0 // {rows}"
+        return f"block_map[b, h, {row}, {column}]"
 
     @property
     def partly(self) -> tuple[str, ...]:
@@ -66,12 +92,15 @@ class AttentionMasked(AttentionTorch):
         return self._partly(self.places)
 
     def _partly(self, places: Places) -> tuple[str, ...]:
+        ends = (f"n0 + BLOCK_N > {self.keys}",) if self.ragged else ()
+        if self.spec.block_map:
+            return ("(entry & 1) == 1", *ends)
         whole = whole_span(self.spec.mask, places)
         if whole is None:
             return ()
         terms = [f"n0 < {first}" for first in whole.firsts]
         terms += [f"n0 + BLOCK_N > {stop}" for stop in whole.stops]
-        return (*terms, *([f"n0 + BLOCK_N > {self.keys}"] if self.ragged else []))
+        return (*terms, *ends)
 
     @property
     def partly_lines(self) -> tuple[str, ...]:

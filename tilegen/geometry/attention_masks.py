@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import evolve, frozen
 
-from tilegen.expr import Call, variables
+from tilegen.expr import Call
 from tilegen.expr_print import to_torch
 from tilegen.geometry.attention_functions import condition, tilelang_names, torch_names
 from tilegen.specs.captured import Function
@@ -233,8 +233,7 @@ def taken(mask: Mask | None, packed: bool) -> tuple[str, ...]:
         elif isinstance(leaf, MaskTensor):
             found |= {"h", "start_q", "start_kv"} if packed else {"b", "h"}
         elif isinstance(leaf, MaskMod):
-            exprs = (leaf.fn.value, *(index for load in leaf.fn.loads for index in load.indices))
-            found |= {name for expr in exprs for name in variables(expr)} & {"b", "h"}
+            found |= leaf.fn.names & {"b", "h"}
             operands |= dict.fromkeys(tensor.name for tensor in leaf.fn.tensors)
         if isinstance(leaf, NAMED):
             operands[leaf.name] = None

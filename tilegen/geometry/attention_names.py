@@ -90,6 +90,8 @@ class AttentionNames(AttentionBlocks):
             return (*lead, "HEADS", queries)
         if operand.name in self.captured:
             return tuple(map(str, operand.shape))
+        if operand.kind == "derived":
+            return (*lead, "HEADS", self.map_rows, f"{self.map_columns} + 1")
         if operand.shape == spec.pairs and len(operand.shape) > 2:
             return (*lead, "HEADS", queries, keys)
         if operand.name.startswith("cu_seqlens"):
@@ -99,6 +101,18 @@ class AttentionNames(AttentionBlocks):
         if operand in self.per_head:
             return ("HEADS",)
         return (self.batch,) if operand.name in self.prefixes else (*lead, keys)
+
+    @property
+    def map_rows(self) -> str:
+        """How the emitted kernel spells the blocks of queries of the map."""
+        rows = self.spec.block_map[0] if self.spec.block_map else 0
+        return f"T.ceildiv({self.tokens[0]}, {rows})"
+
+    @property
+    def map_columns(self) -> str:
+        """How it spells the blocks of keys, after which the map has their number."""
+        columns = self.spec.block_map[1] if self.spec.block_map else 0
+        return f"T.ceildiv({self.tokens[1]}, {columns})"
 
     @property
     def prefixes(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from math import ceil, gcd, prod
 
 from attrs import evolve, frozen
 
-from tilegen.dims import Dyn, hint, size
+from tilegen.dims import Dim, Dyn, hint, size
 from tilegen.dtypes import DType
 from tilegen.expr import Expr, variables
 from tilegen.expr_print import functions
@@ -232,13 +232,19 @@ class GemmTiles:
         """Whether TileLang adds a producer warpgroup: a pipelined loop with a TMA copy."""
         return self.pipelined and any(self.tma_load(name) for name in ("a", "b"))
 
+    def _row(self, name: str) -> Dim:
+        """Return the length of the rows of a mainloop operand."""
+        row = next(o for o in self.spec.operands if o.name == name).shape[1]
+        assert isinstance(row, (int, Dyn))
+        return row
+
     def tma_load(self, name: str) -> bool:
         """Return whether rows of a mainloop operand can be copied by TMA."""
         if not self.target.tma or self.access_of(name) == "unaligned":
             return False
         if self.access_of(name) == "strided":
             return True
-        row = next(o for o in self.spec.operands if o.name == name).shape[1]
+        row = self._row(name)
         return isinstance(row, Dyn) or row * self.spec.dtype.bytes % 16 == 0
 
     def copy_bytes(self, name: str) -> int:
@@ -247,7 +253,7 @@ class GemmTiles:
             return 16
         if self.access_of(name) != "dense":
             return self.spec.dtype.bytes
-        row = next(o for o in self.spec.operands if o.name == name).shape[1]
+        row = self._row(name)
         extent = row.multiple_of if isinstance(row, Dyn) else row
         return gcd(extent * self.spec.dtype.bytes, 16)
 
@@ -261,7 +267,7 @@ class GemmTiles:
             return False
         if self.access_of(name) != "dense":
             return True
-        row = next(o for o in self.spec.operands if o.name == name).shape[1]
+        row = self._row(name)
         return (row.multiple_of if isinstance(row, Dyn) else row) % 2 != 0
 
     def copy_options(self, name: str) -> tuple[tuple[str, object], ...]:

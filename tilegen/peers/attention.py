@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from tilegen.epilogue import Softcap
 from tilegen.errors import SpecError
 from tilegen.race import Bind, Tensors
-from tilegen.reference.attention import reference
+from tilegen.reference.attention import computed
 from tilegen.reference.gemm import torch_step
 from tilegen.specs.attention import Attention
 from tilegen.specs.masks import Both, Causal, DocumentMask, Either, Not, Window, leaves
@@ -26,7 +26,7 @@ def eager(spec: Attention) -> Bind:
     kinds = {output.name: output.dtype.value for output in spec.outputs}
 
     def run(operands: Tensors) -> dict[str, torch.Tensor]:
-        found = reference(spec, operands, torch.float32)
+        found = computed(spec, operands, torch.float32)
         return {name: value.to(getattr(torch, kinds[name])) for name, value in found.items()}
 
     return lambda operands, outputs: lambda: run(operands)

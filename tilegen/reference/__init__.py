@@ -47,3 +47,10 @@ def inputs(
     """
     module = import_module(f"{__name__}.{spec.family}")
     return module.inputs(spec, sizes, generator)
+
+
+def derived(spec: Any, operands: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the operands of ``spec`` that follow from others, such as a block map, by name."""
+    if all(operand.kind != "derived" for operand in spec.operands):
+        return {}
+    return import_module(f"{__name__}.{spec.family}").derived(spec, operands)

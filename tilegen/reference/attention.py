@@ -2,176 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from attrs import frozen
 
+from tilegen.block_mask import block_mask
 from tilegen.dtypes import DType
 from tilegen.epilogue import Cast, Softcap, operand_kind
 from tilegen.operands import shape_of, torch_dtype
+from tilegen.reference.attention_map import check_map
+from tilegen.reference.attention_seen import Piece, function_values, pieces, seen
 from tilegen.reference.expr import evaluate
 from tilegen.reference.gemm import torch_step
 from tilegen.specs.attention import Attention
-from tilegen.specs.captured import Function
-from tilegen.specs.masks import (
-    Both,
-    Causal,
-    DocumentMask,
-    Either,
-    Mask,
-    MaskMod,
-    MaskTensor,
-    Not,
-    PrefixLm,
-    Window,
-)
+from tilegen.specs.masks import reads
 from tilegen.specs.scores import Alibi, ScoreBias, ScoreMod, ScoreOp
 
 Tensors = Mapping[str, torch.Tensor]
-
-
-@frozen(eq=False)
-class Piece:
-    """The queries and keys of one sequence and of the heads of q that share a head of k and v.
-
-    Attributes:
-        spec: The spec.
-        operands: All operands.
-        batch: The sequence.
-        heads: The heads of q.
-        queries: Its queries, as indices into the axis of queries.
-        keys: Its keys, likewise.
-    """
-
-    spec: Attention
-    operands: Tensors
-    batch: int
-    heads: slice
-    queries: slice
-    keys: slice
-
-    def of(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """Return the part of q, k, v, or of a tensor like the output: (heads, seq, head_dim)."""
-        tensor, group = self.operands[name], self.spec.heads // self.spec.kv_heads
-        heads, seq = self.heads, self.queries
-        if name in ("k", "v"):
-            head = self.heads.start // group
-            heads, seq = slice(head, head + 1), self.keys
-        return self.part(tensor, heads, seq).to(dtype)
-
-    def part(self, tensor: torch.Tensor, heads: slice, seq: slice) -> torch.Tensor:
-        """Return a view (heads, seq, head_dim) of some heads of the piece's sequence."""
-        if self.spec.varlen:
-            return tensor[seq, heads].transpose(0, 1)
-        if self.spec.layout == "bhsd":
-            return tensor[self.batch, heads, seq]
-        return tensor[self.batch, seq, heads].transpose(0, 1)
-
-    def pairs(self, name: str) -> torch.Tensor:
-        """Return the part of a tensor with a value for each query and key: (heads, q, kv)."""
-        tensor = self.operands[name]
-        tensor = tensor if self.spec.varlen else tensor[self.batch]
-        return tensor[self.heads, self.queries, self.keys]
-
-    @property
-    def row(self) -> torch.Tensor:
-        """The indices of the queries, (q, 1)."""
-        count = self.queries.stop - self.queries.start
-        return torch.arange(count, device=self.operands["q"].device)[:, None]
-
-    @property
-    def column(self) -> torch.Tensor:
-        """The indices of the keys, (kv,)."""
-        return torch.arange(self.keys.stop - self.keys.start, device=self.row.device)
-
-    @property
-    def place(self) -> torch.Tensor:
-        """The positions of the queries among the keys, (q, 1)."""
-        return self.row + len(self.column) - len(self.row)
-
-
-def pieces(spec: Attention, operands: Tensors) -> Iterator[Piece]:
-    """Yield the pieces of a call; those of tokens beyond all packed sequences have no keys."""
-    group = spec.heads // spec.kv_heads
-    queries, keys = operands["q"].shape[0], operands["k"].shape[0]
-    if spec.varlen:
-        ends = [operands[f"cu_seqlens_{side}"].tolist() for side in ("q", "kv")]
-        seqs = [tuple(slice(*end[b : b + 2]) for end in ends) for b in range(len(ends[0]) - 1)]
-        seqs.append((slice(ends[0][-1], queries), slice(keys, keys)))
-    else:
-        axis = 2 if spec.layout == "bhsd" else 1
-        whole = tuple(slice(0, operands[name].shape[axis]) for name in ("q", "k"))
-        seqs = [whole] * operands["q"].shape[0]
-    for batch, (some_queries, some_keys) in enumerate(seqs):
-        for head in range(0, spec.heads, group):
-            yield Piece(spec, operands, batch, slice(head, head + group), some_queries, some_keys)
-
-
-def seen(mask: Mask | None, piece: Piece) -> torch.Tensor:
-    """Return which keys each query sees, (heads, q, kv), as booleans."""
-    shape = (piece.heads.stop - piece.heads.start, len(piece.row), len(piece.column))
-    return _seen(mask, piece).expand(shape)
-
-
-def _seen(mask: Mask | None, piece: Piece) -> torch.Tensor:
-    row, column, place = piece.row, piece.column, piece.place
-    if mask is None:
-        return torch.ones_like(row <= column)
-    if isinstance(mask, (Both, Either)):
-        parts = torch.stack([seen(part, piece) for part in mask.masks])
-        return parts.all(0) if isinstance(mask, Both) else parts.any(0)
-    if isinstance(mask, Not):
-        return ~_seen(mask.inner, piece)
-    if isinstance(mask, (Causal, Window)):
-        own = row if mask.align == "top-left" else place
-        left, right = (None, 0) if isinstance(mask, Causal) else (mask.left, mask.right)
-        found = torch.ones_like(row <= column)
-        if left is not None:
-            found = found & (column >= own - left)
-        return found if right is None else found & (column <= own + right)
-    if isinstance(mask, MaskMod):
-        # In the kernel's own precision, in which whole numbers up to 2^24 are exact.
-        return evaluate(mask.fn.value, function_values(mask.fn, piece, torch.float32))
-    operand = piece.operands[mask.name]
-    if isinstance(mask, PrefixLm):
-        length = operand[piece.batch] if piece.batch < len(operand) else 0
-        return (column <= place) | (column < length)
-    if isinstance(mask, MaskTensor):
-        return piece.pairs(mask.name)
-    assert isinstance(mask, DocumentMask)
-    own = operand[piece.keys] if piece.spec.varlen else operand[piece.batch]
-    if not len(own):
-        return torch.zeros_like(row <= column)
-    return (place >= 0) & (own[place.clamp_min(0)] == own)
-
-
-def function_values(
-    function: Function, piece: Piece, dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
-    """Return the variables of a user's function but the score, which broadcast over its pairs."""
-    device = piece.row.device
-    heads = torch.arange(piece.heads.start, piece.heads.stop, device=device)[:, None, None]
-    places = {
-        "b": torch.tensor(piece.batch),
-        "h": heads,
-        "q_idx": piece.row,
-        "kv_idx": piece.column,
-    }
-    values = {name: place.to(device=device, dtype=dtype) for name, place in places.items()}
-    loaded = {}
-    for load in function.loads:
-        tensor = piece.operands[load.tensor]
-        indices = [evaluate(index, values).long() for index in load.indices]
-        pairs = list(zip(indices, tensor.shape, strict=True))
-        inside = [(index >= 0) & (index < size) for index, size in pairs]
-        kept = [index.clamp(0, max(size - 1, 0)) for index, size in pairs]
-        element = tensor[tuple(torch.broadcast_tensors(*kept))] if tensor.numel() else kept[0] * 0
-        for condition in inside:
-            element = torch.where(condition, element, torch.zeros_like(element))
-        loaded[load.variable] = element.to(dtype)
-    return values | loaded
 
 
 def score_operand(op: ScoreOp, piece: Piece, dtype: torch.dtype) -> torch.Tensor | None:
@@ -233,7 +81,17 @@ def reference(spec: Attention, operands: Tensors, dtype: torch.dtype) -> dict[st
         spec: The spec.
         operands: Every operand by name.
         dtype: What is computed in. Only ``Cast`` rounds to another.
+
+    Raises:
+        OperandError: The block map disagrees with the mask.
     """
+    if spec.block_map is not None:
+        check_map(spec, operands)
+    return computed(spec, operands, dtype)
+
+
+def computed(spec: Attention, operands: Tensors, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Return what `reference` does, which the block map changes nothing of."""
     found = empty_outputs(spec, operands, dtype)
     for piece in pieces(spec, operands):
         out, lse = attended(piece, dtype)
@@ -269,6 +127,15 @@ def empty_outputs(
     }
 
 
+def derived(spec: Attention, operands: Tensors) -> dict[str, torch.Tensor]:
+    """Return the operands that follow from others by name: the block map."""
+    if spec.block_map is None:
+        return {}
+    q, k = operands["q"], operands["k"]
+    needed = {"q": q, "k": k, **{name: operands[name] for name in reads(spec.mask)}}
+    return {"block_map": block_mask(spec, sizes={}, device=None, **needed).contiguous()}
+
+
 def inputs(
     spec: Attention, sizes: Mapping[str, int], generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
@@ -281,6 +148,8 @@ def inputs(
     captured = {tensor.name for fn in spec.functions for tensor in fn.tensors}
     for operand in spec.operands:
         shape = shape_of(operand, sizes)
+        if operand.kind == "derived":
+            continue
         if operand.name.startswith("cu_seqlens"):
             total = tensors["k" if operand.name.endswith("kv") else "q"].shape[0]
             tensors[operand.name] = _ends(shape[0], total, generator)
@@ -297,7 +166,7 @@ def inputs(
             tensors[operand.name] = torch.randn(
                 shape, generator=generator, device=generator.device, dtype=kind
             )
-    return tensors
+    return tensors | derived(spec, tensors)
 
 
 def _ends(count: int, total: int, generator: torch.Generator) -> torch.Tensor:

@@ -24,16 +24,8 @@ import torch
 from tilegen.dtypes import DType
 from tilegen.epilogue import Cast, X, operand_kind, step
 from tilegen.expr import Call, Const
-from tilegen.reference.attention import (
-    Piece,
-    attended,
-    empty_outputs,
-    function_values,
-    lse_part,
-    pieces,
-    score_operand,
-    seen,
-)
+from tilegen.reference.attention import attended, empty_outputs, lse_part, score_operand
+from tilegen.reference.attention_seen import Piece, function_values, pieces, seen
 from tilegen.reference.bounds import FP32_MAX, UNIT, Interval, interval
 from tilegen.specs.attention import Attention
 from tilegen.specs.scores import ScoreMod, score_step

@@ -45,9 +45,8 @@ def evaluate(expr: Expr, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if isinstance(part, Const):
             fraction = isinstance(part.value, float) and not dtype.is_floating_point
             kind = torch.bool if isinstance(part.value, bool) else dtype
-            return torch.tensor(
-                part.value, dtype=torch.float32 if fraction else kind, device=device
-            )
+            kind = torch.float32 if fraction else kind
+            return torch.full((), part.value, dtype=kind, device=device)  # a copy would wait
         if not isinstance(part, Call):
             raise TypeError(f"{part!r} is no Const, Var or Call")
         numbers = 1 if part.fn == "pow" else FUNCTIONS[part.fn].numbers

@@ -66,6 +66,20 @@ def _specialized(g: AttentionGeometry) -> Iterator[Violation]:
         )
 
 
+def _block_map(g: AttentionGeometry) -> Iterator[Violation]:
+    blocks, s = g.spec.block_map, g.schedule
+    if blocks is None or not g.has_keys:
+        return
+    if g.specialized:
+        yield Violation(
+            "variant", s.variant, "warp_specialized walks a range of keys, and no block_map"
+        )
+    for field, side, size in zip(("block_m", "block_n"), ("queries", "keys"), blocks, strict=True):
+        tile = getattr(s, field)
+        if size % tile:
+            yield Violation(field, tile, f"must divide the {size} {side} of a block of block_map")
+
+
 def _tile(g: AttentionGeometry) -> Iterator[Violation]:
     yield from boxes(g, "block_m", "block_n")
 
@@ -203,6 +217,7 @@ RULES = (
         "The explicit producer loads by TMA only, and whole warpgroups multiply by wgmma.",
         _specialized,
     ),
+    Rule("block-map", "A block of the map is whole tiles, which all are as it says.", _block_map),
     Rule("tma-box", "The copy engine moves boxes of at most 256 elements a side.", _tile),
     Rule("warp-partition", "Weights stay in registers: warps split queries only.", _warp_partition),
     Rule("threads", "TileLang adds producers and checks no limit (H18a).", too_many_threads),

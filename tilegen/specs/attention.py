@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from attrs import Attribute, Converter, evolve, field, frozen
 
-from tilegen.dims import Dim, Dyn, coordinate, extent, size
+from tilegen.dims import Dim, Dyn, blocks, coordinate, extent, size
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import (
     Cast,
@@ -22,6 +22,7 @@ from tilegen.errors import SpecError
 from tilegen.fields import instance_of, one_of, to_number
 from tilegen.reprs import compact_repr
 from tilegen.specs.attended import attended
+from tilegen.specs.block_map import block_map
 from tilegen.specs.captured import Function
 from tilegen.specs.masks import (
     NAMED,
@@ -44,7 +45,8 @@ _RESERVED = RESERVED | frozenset(
     "length_q length_kv start_q start_kv score distance q_idx kv_idx stop stop_kv low middle "
     "ahead steps rings barriers rows weigh clean k_full v_full q_full k_empty v_empty other "
     "flawed0 flawed1 flawed2 "
-    "attend load shift rescale flawed is_finite d0 partly stop first other low bm d x".split()
+    "attend load shift rescale flawed is_finite d0 partly stop first other low bm d x count "
+    "entry entries".split()
 )
 _MULTIPLE = 8  # elements of a head; 16-byte rows, which TMA and cp.async read
 
@@ -186,6 +188,9 @@ class Attention:
         scores: What is done to scaled scores, from left to right: `Softcap`, `Alibi`,
             `ScoreBias`, `ScoreMod`.
         mask: The keys that a query sees, such as ``tg.Causal()``; None is all.
+        block_map: Queries and keys of a block of an operand ``block_map``, which `tg.block_mask`
+            makes of what the mask reads: the kernel then loads no block that the mask hides, and
+            masks none that it shows whole. None where the mask's own form tells, or all is loaded.
         varlen: Whether sequences are packed one after the other as (tokens, heads, head_dim):
             sequence s has the queries from ``cu_seqlens_q[s]`` to ``cu_seqlens_q[s + 1]`` and the
             keys by ``cu_seqlens_kv``, both (batch + 1,) int32, ascending from 0. Tokens after
@@ -223,6 +228,9 @@ class Attention:
         default=(), converter=Converter(score_chain, takes_self=True)
     )
     mask: Mask | None = field(default=None, converter=Converter(_mask, takes_self=True))
+    block_map: tuple[int, int] | None = field(
+        default=None, converter=Converter(block_map, takes_self=True)
+    )
     sink: bool = field(default=False, validator=instance_of(bool))
     return_lse: bool = field(default=False, validator=instance_of(bool))
     epilogue: tuple[AttentionOp, ...] = field(
@@ -264,7 +272,7 @@ class Attention:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The inputs: q, k, v, then those of varlen, scores, mask, functions, sink, epilogue."""
+        """The inputs: q, k, v, those of varlen, scores, mask, functions, map, sink, epilogue."""
         kv = self.kv_heads
         q = self._tensor(self.seq_q, self.heads, self.head_dim)
         k = self._tensor(self.seq_kv, kv, self.head_dim)
@@ -280,7 +288,7 @@ class Attention:
         captured = {t.name: t.operand for fn in self.functions for t in fn.tensors}
         own = [self._score_operand(op) for op in self.scores if isinstance(op, (Alibi, ScoreBias))]
         own += [self._mask_operand(mask) for mask in leaves(self.mask) if isinstance(mask, NAMED)]
-        found += [*own, *captured.values()]
+        found += [*own, *captured.values(), *self._map]
         if self.sink:
             found.append(Operand("sink", (self.heads,), DType.float32, "broadcast"))
         for op in self.epilogue:
@@ -292,6 +300,15 @@ class Attention:
                 )
                 found.append(Operand(op.name, shape, operand_dtype(op, self.dtype), kind))
         return tuple(found)
+
+    @property
+    def _map(self) -> tuple[Operand, ...]:
+        if self.block_map is None:
+            return ()
+        rows, columns = self.block_map
+        tiles = (blocks(self.seq_q, rows), blocks(self.seq_kv, columns, 1))
+        shape = (self.batch, self.heads, *tiles)
+        return (Operand("block_map", shape, DType.int32, "derived"),)
 
     def _score_operand(self, op: Alibi | ScoreBias) -> Operand:
         if isinstance(op, Alibi):
@@ -342,12 +359,13 @@ class Attention:
     def bytes(self, sizes: Mapping[str, int]) -> int:
         """Return the fewest bytes moved: each operand read once, each output written once.
 
-        A tensor over all pairs of queries and keys may be expanded: it counts once for all.
+        A tensor over all pairs of queries and keys, or blocks of them, may be expanded: it counts
+        once for all.
         """
         total = 0
         for operand in self.operands + self.outputs:
             shape = operand.shape
-            if shape == self.pairs:
+            if shape == self.pairs or operand.kind == "derived":
                 shape = shape[-2:]
             total += prod(size(dim, sizes) for dim in shape) * operand.dtype.bytes
         return total

@@ -16,7 +16,7 @@ from attrs import field, frozen
 from tilegen.dims import Dyn
 from tilegen.dtypes import DType, dtype
 from tilegen.errors import SpecError
-from tilegen.expr import Call, Const, Expr, Var, is_bool, trace
+from tilegen.expr import Call, Const, Expr, Var, is_bool, trace, variables
 from tilegen.specs.operands import Operand
 from tilegen.traced import Traced, to_expr
 
@@ -70,6 +70,12 @@ class Function:
     value: Expr
     loads: tuple[Load, ...] = field(default=(), converter=tuple)
     tensors: tuple[Captured, ...] = field(default=(), converter=tuple)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The parameters that it reads, those of its indices included."""
+        exprs = (self.value, *(index for load in self.loads for index in load.indices))
+        return frozenset(name for expr in exprs for name in variables(expr))
 
 
 class _Recorder:

@@ -280,3 +280,14 @@ def leaves(mask: Mask | None) -> Iterator[Any]:
         yield from leaves(mask.inner)
     elif mask is not None:
         yield mask
+
+
+def reads(mask: Mask | None) -> tuple[str, ...]:
+    """Return the names of the operands that a mask reads, each once."""
+    found: dict[str, None] = {}
+    for leaf in leaves(mask):
+        if isinstance(leaf, NAMED):
+            found[leaf.name] = None
+        elif isinstance(leaf, MaskMod):
+            found |= dict.fromkeys(tensor.name for tensor in leaf.fn.tensors)
+    return tuple(found)

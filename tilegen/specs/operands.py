@@ -9,12 +9,20 @@ from typing import Literal
 
 from attrs import frozen
 
-from tilegen.dims import Dim
+from tilegen.dims import Blocks, Dim
 from tilegen.dtypes import DType
 from tilegen.errors import SpecError
 
 Kind = Literal[
-    "mainloop", "row_vector", "column_vector", "tile", "scalar", "full", "broadcast", "workspace"
+    "mainloop",
+    "row_vector",
+    "column_vector",
+    "tile",
+    "scalar",
+    "full",
+    "broadcast",
+    "derived",
+    "workspace",
 ]
 
 
@@ -28,13 +36,14 @@ class Operand:
         dtype: Its element type.
         kind: ``mainloop``; or how it is broadcast over the (m, n) output: ``row_vector`` (n,),
             ``column_vector`` (m,), ``tile`` (m, n), ``scalar`` (1,); over an output of any rank
-            ``full``, and ``broadcast`` along some axes. Declared, never inferred. A
+            ``full``, and ``broadcast`` along some axes. Declared, never inferred.
+            What is ``derived`` follows from other operands, and must agree with them. A
             ``workspace`` is no operand of a call: the kernel allocates it.
         filled: Whether none of its dynamic dimensions may be 0.
     """
 
     name: str
-    shape: tuple[Dim, ...]
+    shape: tuple[Dim | Blocks, ...]
     dtype: DType
     kind: Kind
     filled: bool = False

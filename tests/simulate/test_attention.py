@@ -123,6 +123,12 @@ DYNAMIC = {
 }
 
 
+def test_a_program_without_a_mask_may_have_no_keys():
+    program = built(attention(seq_kv=tg.dyn("skv", hint=90), return_lse=True))
+    for keys in (0, 33):
+        assert tg.verify(program, on="cpu", sizes={"skv": keys}).ok
+
+
 # --- producer and consumers -------------------------------------------------------------------
 
 SPECIALIZED = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from tilegen.dims import Dyn
 from tilegen.dtypes import DType
 from tilegen.geometry.attention_functions import tilelang_names
 from tilegen.geometry.attention_roles import AttentionRoles
@@ -143,7 +144,9 @@ class AttentionGeometry(AttentionRoles):
     @property
     def may_see_nothing(self) -> bool:
         """Whether a block may have no key with a score above -inf for some query."""
-        return self.spec.mask is not None or self.spec.varlen or bool(self.spec.scores)
+        spec = self.spec
+        some = spec.mask is not None or spec.varlen or isinstance(spec.seq_kv, Dyn)
+        return some or bool(spec.scores)
 
     @property
     def value_part(self) -> int:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilegen import nn as nn
     from tilegen.bench import bench
     from tilegen.block_mask import block_mask
     from tilegen.dims import Dyn, dyn
@@ -218,6 +219,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "nn":
+        return import_module("tilegen.nn")
     if name not in _HOMES:
         raise AttributeError(f"module 'tilegen' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

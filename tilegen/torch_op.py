@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,10 +84,22 @@ def operator(
         schema=f"({arguments}) -> {returned}",
     )
     made.register_fake(fake)
+    refuse_gradients(made, name, takes.names)
+    return made
 
-    def refuse(ctx: Any, inputs: Tensors, output: Any) -> None:
-        pairs = zip(takes.names, inputs, strict=True)
-        wanting = next(operand for operand, tensor in pairs if tensor.requires_grad)
+
+def refuse_gradients(op: CustomOpDef, name: str, names: Sequence[str]) -> None:
+    """Make an operator refuse a tensor that requires a gradient, by its name.
+
+    Args:
+        op: The operator.
+        name: Its name.
+        names: Names of its tensors, which are its first arguments.
+    """
+
+    def refuse(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pairs = zip(names, inputs[: len(names)], strict=True)
+        wanting = next(n for n, tensor in pairs if tensor is not None and tensor.requires_grad)
         raise OperandError(
             wanting,
             f"requires_grad=True: {name} has no backward; call it under torch.no_grad(), or pass "
@@ -95,8 +107,7 @@ def operator(
         )
 
     # What sets up a backward runs at the call, where there is still something to be done.
-    made.register_autograd(lambda ctx, *grads: None, setup_context=refuse)
-    return made
+    op.register_autograd(lambda ctx, *grads: None, setup_context=refuse)
 
 
 def _check_name(name: str) -> None:

@@ -1,9 +1,10 @@
-"""Peers of attention: eager PyTorch, SDPA, its cuDNN backend, and FlexAttention."""
+"""Peers of attention: eager PyTorch, SDPA, its cuDNN backend, FlexAttention, FlashAttention-3."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
+from importlib import import_module
 from operator import and_, or_
 from typing import Any
 
@@ -113,7 +114,8 @@ def _block_mask(spec: Attention, operands: Tensors, q: torch.Tensor, k: torch.Te
             return ~shown(mask.inner, b, q_idx, kv_idx)
         place = q_idx + (length - count)
         if isinstance(mask, DocumentMask):
-            return operands[mask.name][b, place] == operands[mask.name][b, kv_idx]
+            own = operands[mask.name]
+            return (place >= 0) & (own[b, place.clamp_min(0)] == own[b, kv_idx])
         place = q_idx if mask.align == "top-left" else place
         left, right = (None, 0) if isinstance(mask, Causal) else (mask.left, mask.right)
         sees = kv_idx >= 0 if left is None else kv_idx >= place - left
@@ -123,6 +125,45 @@ def _block_mask(spec: Attention, operands: Tensors, q: torch.Tensor, k: torch.Te
         lambda b, h, q_idx, kv_idx: shown(spec.mask, b, q_idx, kv_idx),
         q.shape[0], None, count, length, device=str(q.device),
     )  # fmt: skip
+
+
+def fa3(spec: Attention) -> Bind:
+    """Return FlashAttention-3's forward kernel, of the ``fa3-fwd`` wheel.
+
+    Raises:
+        SpecError: It is not installed, or is not asked for such attention here.
+    """
+    more = (spec.varlen, spec.scores, spec.sink, spec.return_lse, spec.epilogue)
+    if any(more) or spec.mask not in (None, Causal()):
+        raise SpecError(
+            "is not timed for this",
+            rule="against",
+            field="against",
+            value="fa3",
+            hint="dense attention is, causal from the bottom right or not at all, and no lse",
+        )
+    try:
+        import_module("fa3_fwd_interface")  # registers the operator
+    except ImportError as error:
+        raise SpecError(
+            f"cannot be imported: {error}",
+            rule="against",
+            field="against",
+            value="fa3",
+            hint="install the fa3-fwd wheel, which has kernels for Hopper",
+        ) from error
+    transposed, causal = spec.layout == "bhsd", spec.mask is not None
+
+    def run(operands: Tensors) -> dict[str, torch.Tensor]:
+        q, k, v = (operands[name] for name in "qkv")
+        if transposed:
+            q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+        # After the scale: causal, no window or chunks, no softcap, one split, all of the GPU.
+        rest = (causal, -1, -1, 0, 0.0, True, None, 1, None, 0)
+        out = torch.ops.fa3_fwd.fwd(q, k, v, *[None] * 20, spec.scale, *rest)[0]
+        return {"out": out.transpose(1, 2) if transposed else out}
+
+    return lambda operands, outputs: lambda: run(operands)
 
 
 def _sdpa(spec: Attention, name: str) -> Callable[[Tensors], dict[str, torch.Tensor]]:
@@ -159,4 +200,5 @@ PEERS: dict[str, Callable[[Attention], Bind]] = {
     "sdpa": sdpa,
     "cudnn": cudnn,
     "flex": flex,
+    "fa3": fa3,
 }

@@ -46,11 +46,12 @@ def block_mask(
 ) -> torch.Tensor:
     """Return the operand ``block_map`` of an attention program: which blocks its mask shows.
 
-    It is (batch, heads, blocks of queries, blocks of keys + 1) int32. For each block of queries it
-    lists the blocks of keys that some of them see, in order: ``2 * block``, and 1 more where one of
-    the queries misses one of the keys. The last column says how many are listed. It is computed by
-    torch on the device of the operands, which is not waited for, and expanded along sequences and
-    heads that do not differ.
+    It is (batch, heads, blocks of queries, blocks of keys + 2) int32. For each block of queries it
+    lists the blocks of keys that are to be visited: first those of which one of the queries misses
+    a key, then those that all see whole. The last two columns say how many these are together, and
+    how many come first; at least one does, even where nothing is seen. It is computed by torch on
+    the device of the operands, which is not waited for, and expanded along sequences and heads that
+    do not differ.
 
     Args:
         subject: A program or a spec with ``block_map=``.
@@ -206,7 +207,10 @@ def _blocks(shown: _Shown, rows: int, columns: int) -> tuple[torch.Tensor, torch
 
 
 def _listed(some: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Return the map: the blocks that have a shown pair first, and their number last."""
-    order = some.logical_not().to(torch.uint8).argsort(dim=-1, stable=True)
-    entries = 2 * order + whole.logical_not().gather(-1, order)
-    return torch.cat([entries, some.sum(-1, keepdim=True)], -1).to(torch.int32)
+    """Return the map: blocks shown in part, those shown whole, the rest, and two numbers."""
+    rank = torch.where(whole, 1, torch.where(some, 0, 2)).to(torch.uint8)
+    order = rank.argsort(dim=-1, stable=True)
+    partial, count = ((rank < end).sum(-1, keepdim=True) for end in (1, 2))
+    # A block of queries that sees nothing visits one block, which it masks.
+    partial = torch.where(count == 0, 1, partial)
+    return torch.cat([order, count.clamp_min(1), partial], -1).to(torch.int32)

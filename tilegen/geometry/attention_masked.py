@@ -29,10 +29,11 @@ class AttentionMasked(AttentionTorch):
     def range_lines(self) -> tuple[str, ...]:
         """Statements of the first block of keys, if there is one, and of the one after the last.
 
-        With a map, of how many blocks it lists.
+        With a map, of how many blocks it lists, and how many of those are seen in part.
         """
         if self.spec.block_map:
-            return (f"count = {self._map_at(self.map_columns)}",)
+            count, partial = self.map_columns, f"{self.map_columns} + 1"
+            return (f"count = {self._map_at(count)}", f"partial = {self._map_at(partial)}")
         span, lines = self.span, []
         pick, other = ("T.min", "T.max") if span.is_hull else ("T.max", "T.min")
         if span.stops:
@@ -66,20 +67,16 @@ class AttentionMasked(AttentionTorch):
     def n0(self) -> str:
         """The first key of a step."""
         if self.spec.block_map and self.map_steps > 1:
-            return f"(entry >> 1) * {self.spec.block_map[1]} + step % {self.map_steps} * BLOCK_N"
+            block = self._map_at(f"step // {self.map_steps}")
+            return f"{block} * {self.spec.block_map[1]} + step % {self.map_steps} * BLOCK_N"
         if self.spec.block_map:
-            return "(entry >> 1) * BLOCK_N"
+            return f"{self._map_at('step')} * BLOCK_N"
         return "(first + step) * BLOCK_N" if self.span.firsts else "step * BLOCK_N"
 
     @property
     def map_steps(self) -> int:
         """Steps of the mainloop in a block of the map."""
         return self.spec.block_map[1] // self.schedule.block_n if self.spec.block_map else 1
-
-    @property
-    def entry(self) -> str:
-        """What the map lists for a step: twice the block, and 1 if some query misses some key."""
-        return self._map_at(f"step // {self.map_steps}" if self.map_steps > 1 else "step")
 
     def _map_at(self, column: str) -> str:
         rows = self.spec.block_map[0] if self.spec.block_map else 0
@@ -94,7 +91,8 @@ class AttentionMasked(AttentionTorch):
     def _partly(self, places: Places) -> tuple[str, ...]:
         ends = (f"n0 + BLOCK_N > {self.keys}",) if self.ragged else ()
         if self.spec.block_map:
-            return ("(entry & 1) == 1", *ends)
+            steps = f"partial * {self.map_steps}" if self.map_steps > 1 else "partial"
+            return (f"step < {steps}", *ends)
         whole = whole_span(self.spec.mask, places)
         if whole is None:
             return ()

@@ -91,7 +91,7 @@ class AttentionNames(AttentionBlocks):
         if operand.name in self.captured:
             return tuple(map(str, operand.shape))
         if operand.kind == "derived":
-            return (*lead, "HEADS", self.map_rows, f"{self.map_columns} + 1")
+            return (*lead, "HEADS", self.map_rows, f"{self.map_columns} + 2")
         if operand.shape == spec.pairs and len(operand.shape) > 2:
             return (*lead, "HEADS", queries, keys)
         if operand.name.startswith("cu_seqlens"):
@@ -110,7 +110,7 @@ class AttentionNames(AttentionBlocks):
 
     @property
     def map_columns(self) -> str:
-        """How it spells the blocks of keys, after which the map has their number."""
+        """How it spells the blocks of keys, after which the map has two numbers of them."""
         columns = self.spec.block_map[1] if self.spec.block_map else 0
         return f"T.ceildiv({self.tokens[1]}, {columns})"
 

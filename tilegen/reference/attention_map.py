@@ -14,9 +14,9 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def check_map(spec: Attention, operands: Tensors) -> None:
-    """Check that a block map lists each block that its mask shows once, and none that is not whole.
+    """Check that a block map lists the blocks that its mask shows once, as whole only if they are.
 
-    Blocks that are seen in part or not at all may be listed as seen in part.
+    It may list blocks that are seen whole or not at all as seen in part.
 
     Raises:
         OperandError: It disagrees with the mask; names the first block of queries that is wrong.
@@ -27,19 +27,21 @@ def check_map(spec: Attention, operands: Tensors) -> None:
         some, whole = (_per_block(shown, spec.block_map, missing) for missing in (False, True))
         some, whole = some.any(-1), whole.all(-1)
         lists = operands["block_map"][piece.batch, piece.heads].long()
-        entries, count = lists[..., :-1], lists[..., -1:]
-        blocks = entries.shape[-1]
-        walked = torch.arange(blocks, device=lists.device) < count.clamp_min(1)
-        block = torch.where(walked, entries >> 1, 0)
+        block, count, partial = lists[..., :-2], lists[..., -2:-1], lists[..., -1:]
+        blocks = block.shape[-1]
+        place = torch.arange(blocks, device=lists.device)
+        block = torch.where(place < count, block, 0)
         inside = (block >= 0) & (block < blocks)
         kept = block.clamp(0, max(blocks - 1, 0))
-        times = torch.zeros_like(entries).scatter_add(-1, kept, walked.long())
+        times = torch.zeros_like(block).scatter_add(-1, kept, (place < count).long())
+        sizes = (count >= 1) & (count <= max(blocks, 1)) & (partial >= 0) & (partial <= count)
         faults = {
-            "has no such count or block": ~inside | (count < 0) | (count > blocks),
-            "lists a block twice": (times > 1),
+            "has no such numbers of blocks": ~sizes,
+            "lists a block that there is not": ~inside,
+            "lists a block twice": times > 1,
             "leaves out a block that the mask shows some of": some & (times == 0),
             "calls a block whole of which the mask hides some": (
-                walked & (entries & 1 == 0) & ~whole.gather(-1, kept)
+                (place >= partial) & (place < count) & ~whole.gather(-1, kept)
             ),
         }
         for fault, where in faults.items():

@@ -46,7 +46,7 @@ _RESERVED = RESERVED | frozenset(
     "ahead steps rings barriers rows weigh clean k_full v_full q_full k_empty v_empty other "
     "flawed0 flawed1 flawed2 "
     "attend load shift rescale flawed is_finite d0 partly stop first other low bm d x count "
-    "entry entries".split()
+    "partial blocks".split()
 )
 _MULTIPLE = 8  # elements of a head; 16-byte rows, which TMA and cp.async read
 
@@ -306,7 +306,7 @@ class Attention:
         if self.block_map is None:
             return ()
         rows, columns = self.block_map
-        tiles = (blocks(self.seq_q, rows), blocks(self.seq_kv, columns, 1))
+        tiles = (blocks(self.seq_q, rows), blocks(self.seq_kv, columns, 2))
         shape = (self.batch, self.heads, *tiles)
         return (Operand("block_map", shape, DType.int32, "derived"),)
 

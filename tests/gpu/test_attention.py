@@ -201,6 +201,38 @@ def test_block_maps(name):
 
 
 @each_variant
+def test_offsets_beyond_32_bits(variant):
+    spec = attention(batch=tg.dyn("batch"), heads=16, kv_heads=16, seq_q=1300, seq_kv=1300,
+                     head_dim=72, mask=tg.Causal(), return_lse=True)  # fmt: skip
+    kernel = kernel_of(spec, variant)
+    if kernel is None:
+        pytest.skip(f"{variant} is refused for this spec")
+    shape = (1600, 1300, 16, 72)  # 2.4e9 elements
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
+    whole, last = kernel(q, k, v), kernel(*(tensor[-2:].clone() for tensor in (q, k, v)))
+    assert torch.equal(whole.out[-2:], last.out)
+    assert torch.equal(whole.lse[-2:], last.lse)
+
+
+ENDS = {
+    "empty ones": ([0, 0, 1, 1, 2], [0, 0, 1, 1, 2], 9, 3, 64),
+    "no queries, no keys": ([0, 0, 1208, 2048, 2048], [0, 2538, 4280, 5120, 8192], 4, 1, 256),
+    "one of all": ([0, 0, 3000, 3000, 3000], [0, 0, 5000, 5000, 5000], 2, 1, 128),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_packed_sequences_of_any_lengths(name):
+    ends_q, ends_kv, heads, kv_heads, width = ENDS[name]
+    spec = attention(heads=heads, kv_heads=kv_heads, head_dim=width, batch=4, varlen=True,
+                     seq_q=ends_q[-1], seq_kv=ends_kv[-1], mask=tg.Causal(),
+                     return_lse=True)  # fmt: skip
+    ends = {"cu_seqlens_q": ends_q, "cu_seqlens_kv": ends_kv}
+    operands = {side: torch.tensor(end).int().cuda() for side, end in ends.items()}
+    assert tg.verify(kernel_of(spec, "pipelined"), operands=operands).ok
+
+
+@each_variant
 def test_slices_of_packed_tensors_are_read_in_place(variant):
     kernel = kernel_of(SHAPED["ratio-2"], variant)
     packed = torch.randn(2, 333, 8, 64, device="cuda", dtype=torch.bfloat16)

@@ -1,5 +1,7 @@
 """What TileLang and nvcc make of attention: TMA, wgmma, shared memory as counted, no spills."""
 
+import re
+
 import pytest
 from golden.cases_attention import ATTENTION
 
@@ -39,6 +41,15 @@ def test_the_expected_instructions_are_there(name):
     else:
         loads = sum(geometry.tma_load(operand) for operand in "qkv") if multiplies else 0
         assert seen.tma_load == loads
+
+
+@pytest.mark.parametrize(("name", "tensors"), [("plain_sm_80", "qkv"), ("varlen", ["out", "lse"])])
+def test_offsets_into_tensors_of_any_size_are_64_bits_wide(name, tensors):
+    source = lower(ATTENTION[name]).cuda_source
+    for tensor in tensors:
+        found = re.findall(rf"[ (&*]{tensor}(?:\[| \+ )(.*)", source)
+        assert found
+        assert all("int64_t" in offset for offset in found)
 
 
 BUILT = {

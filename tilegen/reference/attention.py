@@ -10,6 +10,7 @@ import torch
 from tilegen.block_mask import block_mask
 from tilegen.dtypes import DType
 from tilegen.epilogue import Cast, Softcap, operand_kind
+from tilegen.errors import OperandError
 from tilegen.operands import shape_of, torch_dtype
 from tilegen.reference.attention_map import check_map
 from tilegen.reference.attention_seen import Piece, function_values, pieces, seen
@@ -83,11 +84,24 @@ def reference(spec: Attention, operands: Tensors, dtype: torch.dtype) -> dict[st
         dtype: What is computed in. Only ``Cast`` rounds to another.
 
     Raises:
-        OperandError: The block map disagrees with the mask.
+        OperandError: The block map disagrees with the mask, or the ends of packed sequences are
+            none.
     """
+    if spec.varlen:
+        _check_ends(operands)
     if spec.block_map is not None:
         check_map(spec, operands)
     return computed(spec, operands, dtype)
+
+
+def _check_ends(operands: Tensors) -> None:
+    """Check that packed sequences follow each other from 0, and end within the tokens."""
+    for side, name in (("q", "q"), ("kv", "k")):
+        ends, total = operands[f"cu_seqlens_{side}"].long(), operands[name].shape[0]
+        if int(ends[0]) or int(ends[-1]) > total or (ends.diff() < 0).any():
+            raise OperandError(
+                f"cu_seqlens_{side}", f"must ascend from 0 to {total} at most, the tokens of {name}"
+            )
 
 
 def computed(spec: Attention, operands: Tensors, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -152,6 +152,7 @@ def verify(
         VerificationError: The kernel is wrong; names the first bad element, or the fault in the
             tile program, and how to repeat it, and holds the Report.
         SimulationError: The tile program has an operation that cannot be simulated.
+        OperandError: Given operands do not fit, or disagree, such as a block map with its mask.
         TilegenError: There is no GPU.
     """
     program = _program(subject, target)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tilegen.reference import reference
     from tilegen.row_statistics import RowAmax, RowSoftmax, RowSumSquares
     from tilegen.schedules.attention import AttentionSchedule
+    from tilegen.schedules.decode import DecodeSchedule
     from tilegen.schedules.elementwise import ElementwiseSchedule
     from tilegen.schedules.fields import Rasterization
     from tilegen.schedules.gemm import GemmSchedule
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from tilegen.simulate import simulate
     from tilegen.specs.attention import Attention
     from tilegen.specs.cross_entropy import CrossEntropy
+    from tilegen.specs.decode import Decode
     from tilegen.specs.elementwise import Elementwise, GeluAndMul, SiluAndMul
     from tilegen.specs.gemm import Gemm
     from tilegen.specs.masks import (
@@ -115,6 +117,7 @@ _MODULES = {
     "tilegen.reference": ("reference",),
     "tilegen.row_statistics": ("RowAmax", "RowSoftmax", "RowSumSquares"),
     "tilegen.schedules.attention": ("AttentionSchedule",),
+    "tilegen.schedules.decode": ("DecodeSchedule",),
     "tilegen.schedules.elementwise": ("ElementwiseSchedule",),
     "tilegen.schedules.fields": ("Rasterization",),
     "tilegen.schedules.gemm": ("GemmSchedule",),
@@ -123,6 +126,7 @@ _MODULES = {
     "tilegen.simulate": ("simulate",),
     "tilegen.specs.attention": ("Attention",),
     "tilegen.specs.cross_entropy": ("CrossEntropy",),
+    "tilegen.specs.decode": ("Decode",),
     "tilegen.specs.elementwise": ("Elementwise", "GeluAndMul", "SiluAndMul"),
     "tilegen.specs.gemm": ("Gemm",),
     "tilegen.specs.masks": (
@@ -156,6 +160,8 @@ __all__ = [
     "Clamp",
     "CompileError",
     "CrossEntropy",
+    "Decode",
+    "DecodeSchedule",
     "Dispatch",
     "DocumentMask",
     "Dyn",

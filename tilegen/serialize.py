@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal
 
 import cattrs
 from attrs import fields
@@ -138,6 +138,7 @@ def converter() -> cattrs.Converter:
     for exact in (int, str, bool):
         made.register_structure_hook(exact, _exactly)
     made.register_structure_hook(float, lambda value, _: value)  # checked by the field itself
+    made.register_structure_hook(int | Literal["auto"], lambda value, _: value)
     made.register_unstructure_hook(DType, lambda value: value.value)
     made.register_structure_hook(DType, lambda value, _: dtype(value, tuple(DType)))
     made.register_unstructure_hook_func(_is_expr, to_json)

@@ -25,6 +25,7 @@ from tilegen.families import FAMILIES, family_of
 from tilegen.program import Access, Program, build, is_legal
 from tilegen.row_statistics import GemmOp, RowAmax, RowSumSquares
 from tilegen.schedules.attention import VALUES as ATTENTION_VALUES
+from tilegen.schedules.decode import VALUES as DECODE_VALUES
 from tilegen.schedules.elementwise import VALUES as ELEMENTWISE_VALUES
 from tilegen.schedules.fields import UNSET, Rasterization
 from tilegen.schedules.gemm import OPTIONS, GemmSchedule
@@ -268,18 +269,21 @@ def _elsewhere(family: str, kind: str) -> Callable[..., SearchStrategy[Any]]:
 _SPECS: dict[str, Callable[..., SearchStrategy[Any]]] = {
     "gemm": gemm_specs,
     "attention": _elsewhere("attention", "specs"),
+    "decode": _elsewhere("decode", "specs"),
     "elementwise": _elsewhere("elementwise", "specs"),
     "rowwise": _elsewhere("rowwise", "specs"),
 }
 _SCHEDULES: dict[str, Callable[..., SearchStrategy[Any]]] = {
     "gemm": gemm_schedules,
     "attention": _elsewhere("attention", "schedules"),
+    "decode": _elsewhere("decode", "schedules"),
     "elementwise": _elsewhere("elementwise", "schedules"),
     "rowwise": _elsewhere("rowwise", "schedules"),
 }
 _VALUES: dict[str, Mapping[str, tuple[object, ...]]] = {
     "gemm": _GEMM_VALUES,
     "attention": ATTENTION_VALUES,
+    "decode": DECODE_VALUES,
     "elementwise": ELEMENTWISE_VALUES,
     "rowwise": ROWWISE_VALUES,
 }

@@ -1,6 +1,7 @@
 """The programs whose emitted source is recorded, by family and case: a small, telling set."""
 
 from golden.cases_attention import ATTENTION
+from golden.cases_decode import DECODE
 from golden.cases_elementwise import ELEMENTWISE
 from golden.cases_rowwise import ROWWISE
 
@@ -187,4 +188,10 @@ GEMM: dict[str, Program] = {
         schedule="default",
     ),
 }
-CASES = {"gemm": GEMM, "attention": ATTENTION, "elementwise": ELEMENTWISE, "rowwise": ROWWISE}
+CASES = {
+    "gemm": GEMM,
+    "attention": ATTENTION,
+    "decode": DECODE,
+    "elementwise": ELEMENTWISE,
+    "rowwise": ROWWISE,
+}

@@ -10,6 +10,7 @@ from tilegen.families import FAMILIES
 from tilegen.reference import inputs
 from tilegen.strategies import dims_near, gemm_specs, legal_programs, specs
 from tilegen.strategies_attention import attention_specs
+from tilegen.strategies_decode import decode_specs
 from tilegen.strategies_rowwise import rowwise_specs
 from tilegen.targets import TARGETS
 
@@ -23,6 +24,11 @@ SMALL = {
         seq=st.integers(0, 70) | st.just(tg.dyn("s", hint=50)),
         width=st.sampled_from((8, 32, 40)),
         batch=st.integers(0, 1) | st.just(tg.dyn("batch", hint=1)),
+    ),
+    "decode": decode_specs(
+        room=st.integers(1, 140),
+        width=st.sampled_from((8, 32, 40)),
+        batch=st.integers(1, 2),
     ),
     "rowwise": rowwise_specs(
         rows=st.integers(0, 20) | st.just(tg.dyn("rows", hint=50)),
@@ -72,7 +78,8 @@ def test_legal_programs_agree_with_the_reference(family, target, level, data):
     values = VALUES[data.draw(st.sampled_from(sorted(VALUES)))]
     operands = {
         name: tensor
-        if name.startswith("cu_seqlens")  # where sequences end is no value to be tried
+        # Where sequences end, and where their pages are, is no value to be tried.
+        if name.startswith("cu_seqlens") or name in ("kv_lens", "page_table")
         else values(tensor.float(), data.draw).to(tensor.dtype)
         for name, tensor in drawn.items()
     }

@@ -1,0 +1,200 @@
+"""Decode: out = softmax(scale * q @ k.T) @ v
+
+Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
+
+  q            (batch, 1, 32, 128) bfloat16
+  k            (batch, kv_len, 8, 128) bfloat16
+  v            (batch, kv_len, 8, 128) bfloat16
+  kv_lens      (batch,) int32
+  out          (batch, 1, 32, 128) bfloat16
+  lse          (batch, 32, 1) float32
+  partial_out  (2, batch, 1, 32, 128) float32
+  partial_lse  (2, batch, 1, 32) float32
+spec: Decode(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=32, kv_heads=8,
+      kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), head_dim=128, dtype='bfloat16',
+      return_lse=True)
+schedule: DecodeSchedule(block_n=128, num_stages=3, threads=128, num_splits=2)
+"""
+
+import tilelang
+import tilelang.language as T
+import torch
+
+SEQ_Q = 1
+HEADS, KV_HEADS, GROUP = 32, 8, 4
+DIM, DIM_V = 128, 128
+BLOCK_M, BLOCK_N = 64, 128
+SPLITS, COLUMNS = 2, 128
+SCALE, LOG2_E = 0.08838834764831845, 1.4426950408889634
+LN_2 = 0.6931471805599453
+LOG2_SCALE = SCALE * LOG2_E
+
+
+def build():
+    """Return the kernel as a TileLang PrimFunc of (q, k, v, kv_lens, out, lse, partial_out, partial_lse)."""
+    batch = T.dynamic("batch")
+    kv_len = T.dynamic("kv_len")
+
+    @T.macro
+    def sees(row, column, length):
+        return column < length
+
+    @T.prim_func
+    def decode_bfloat16_lse(
+        q: T.Tensor((batch, SEQ_Q, HEADS, DIM), "bfloat16"),
+        k: T.Tensor((batch, kv_len, KV_HEADS, DIM), "bfloat16"),
+        v: T.Tensor((batch, kv_len, KV_HEADS, DIM_V), "bfloat16"),
+        kv_lens: T.Tensor((batch,), "int32"),
+        out: T.Tensor((batch, SEQ_Q, HEADS, DIM_V), "bfloat16"),
+        lse: T.Tensor((batch, HEADS, SEQ_Q), "float32"),
+        partial_out: T.Tensor((SPLITS, batch, SEQ_Q, HEADS, DIM_V), "float32"),
+        partial_lse: T.Tensor((SPLITS, batch, SEQ_Q, HEADS), "float32"),
+    ):
+        with T.Kernel(KV_HEADS, SPLITS, batch, threads=128) as (h, split, b):
+            q_shared = T.alloc_shared((BLOCK_M, DIM), "bfloat16")
+            k_shared = T.alloc_shared((BLOCK_N, DIM), "bfloat16")
+            v_shared = T.alloc_shared((BLOCK_N, DIM_V), "bfloat16")
+            scores = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
+            weights = T.alloc_fragment((BLOCK_M, BLOCK_N), "bfloat16")
+            acc = T.alloc_fragment((BLOCK_M, DIM_V), "float32")
+            top = T.alloc_fragment((BLOCK_M,), "float32")
+            base = T.alloc_fragment((BLOCK_M,), "float32")
+            shift = T.alloc_fragment((BLOCK_M,), "float32")
+            rescale = T.alloc_fragment((BLOCK_M,), "float32")
+            total = T.alloc_fragment((BLOCK_M,), "float32")
+            part = T.alloc_fragment((BLOCK_M,), "float32")
+
+            m0 = 0
+            for i, d in T.Parallel(BLOCK_M, DIM):
+                head = h * GROUP + i % GROUP
+                own = i < GROUP
+                q_shared[i, d] = T.if_then_else(own, q[b, 0, head, d], 0)
+            T.fence_proxy_async()
+            T.fill(top, -T.infinity("float32"))
+            T.fill(base, -T.infinity("float32"))
+            T.clear(total)
+            T.clear(acc)
+            length = T.min(T.max(kv_lens[b], 0), kv_len)
+            stop = T.ceildiv(length, BLOCK_N)
+            blocks = stop
+            # As many blocks for each split, or one more; of few blocks, the last splits have none.
+            share, rest = blocks // SPLITS, blocks % SPLITS
+            first = split * share + T.min(split, rest)
+            steps = share + T.if_then_else(split < rest, 1, 0)
+            for step in T.Pipelined(steps, num_stages=3):
+                n0 = (first + step) * BLOCK_N
+                T.copy(k[b, n0 : n0 + BLOCK_N, h, 0:DIM], k_shared)
+                T.gemm(
+                    q_shared,
+                    k_shared,
+                    scores,
+                    transpose_B=True,
+                    clear_accum=True,
+                    policy=T.GemmWarpPolicy.FullRow,
+                )
+                partly = n0 + BLOCK_N > length
+                if partly:
+                    for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                        seen = sees(m0 + i, n0 + j, length)
+                        scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
+                T.copy(base, rescale)
+                T.reduce_max(scores, top, dim=1, clear=False)
+                for i in T.Parallel(BLOCK_M):
+                    base[i] = top[i] * LOG2_SCALE
+                for i in T.Parallel(BLOCK_M):
+                    # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
+                    shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+                for i in T.Parallel(BLOCK_M):
+                    rescale[i] = T.exp2(rescale[i] - shift[i])
+                for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                    scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
+                T.reduce_sum(scores, part, dim=1)
+                for i in T.Parallel(BLOCK_M):
+                    total[i] = total[i] * rescale[i] + part[i]
+                for i, d in T.Parallel(BLOCK_M, DIM_V):
+                    acc[i, d] *= rescale[i]
+                T.copy(scores, weights)
+                T.copy(v[b, n0 : n0 + BLOCK_N, h, 0:DIM_V], v_shared)
+                if partly:
+                    # Values that no row sees must not reach any: 0 times what is not finite is NaN.
+                    for j, d in T.Parallel(BLOCK_N, DIM_V):
+                        seen = sees(m0, n0 + j, length)
+                        v_shared[j, d] = T.if_then_else(seen, v_shared[j, d], 0)
+                    T.fence_proxy_async()
+                T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
+
+            for i, d in T.Parallel(BLOCK_M, DIM_V):
+                acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+            for i, d in T.Parallel(BLOCK_M, DIM_V):
+                if i < GROUP:
+                    head = h * GROUP + i % GROUP
+                    partial_out[split, b, 0, head, d] = acc[i, d]
+            for i in T.Parallel(BLOCK_M):
+                if i < GROUP:
+                    head = h * GROUP + i % GROUP
+                    partial_lse[split, b, 0, head] = T.log2(total[i]) + base[i]
+
+        with T.Kernel(batch, HEADS, SEQ_Q, threads=COLUMNS) as (b, h, m):
+            merged = T.alloc_fragment((COLUMNS,), "float32")
+            top = T.alloc_var("float32", init=-T.infinity("float32"))
+            total = T.alloc_var("float32", init=0.0)
+
+            for split in T.unroll(SPLITS):
+                part = partial_lse[split, b, m, h]
+                top = T.if_then_else(top < part, part, top)
+            base = T.if_then_else(top == -T.infinity("float32"), 0.0, top)
+            T.clear(merged)
+            for split in T.unroll(SPLITS):
+                weight = T.exp2(partial_lse[split, b, m, h] - base)
+                total = total + weight
+                for d in T.Parallel(COLUMNS):
+                    # The part of a split without keys is not read.
+                    merged[d] += T.if_then_else(
+                        weight == 0.0, 0.0, weight * partial_out[split, b, m, h, d]
+                    )
+            for d in T.Parallel(COLUMNS):
+                merged[d] = T.if_then_else(total == 0.0, 0.0, merged[d] / total)
+            for d in T.Parallel(COLUMNS):
+                out[b, m, h, d] = merged[d]
+            for i in T.Parallel(1):
+                lse[b, h, m + i] = (T.log2(total) + base) * LN_2
+
+    return decode_bfloat16_lse
+
+
+def main():
+    """Compare the kernel with torch in float64 on random operands, where there is a GPU."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was checked")
+        return
+    torch.manual_seed(0)
+    batch = 7
+    kv_len = 8191
+    q = torch.randn(batch, SEQ_Q, HEADS, DIM, device="cuda").to(torch.bfloat16)
+    k = torch.randn(batch, kv_len, KV_HEADS, DIM, device="cuda").to(torch.bfloat16)
+    v = torch.randn(batch, kv_len, KV_HEADS, DIM_V, device="cuda").to(torch.bfloat16)
+    kv_lens = torch.randint(1, kv_len + 1, (batch,), device="cuda").int()
+    partial_out = torch.full((SPLITS, batch, SEQ_Q, HEADS, DIM_V), torch.nan, device="cuda")
+    partial_lse = torch.full((SPLITS, batch, SEQ_Q, HEADS), torch.nan, device="cuda")
+    out = torch.full((batch, SEQ_Q, HEADS, DIM_V), torch.nan, device="cuda").to(torch.bfloat16)
+    lse = torch.full((batch, HEADS, SEQ_Q), torch.nan, device="cuda").to(torch.float32)
+
+    kernel = tilelang.compile(build(), target={"arch": "sm_90a", "kind": "cuda"})
+    kernel(q, k, v, kv_lens, out, lse, partial_out, partial_lse)
+
+    b, h = batch - 1, HEADS - 1
+    length = int(kv_lens[b])
+    keys, values = k[b, :length, h // GROUP].double(), v[b, :length, h // GROUP].double()
+    x = q[b, :, h].double() @ keys.T * SCALE
+    lse_of_x = x.logsumexp(1)
+    x = torch.softmax(x, 1).nan_to_num(0.0) @ values
+    error = (out[b, :, h].double() - x).norm() / (x.norm() + 1e-30)
+    print(f"out: relative error {error:.1e}")
+    assert error < 1e-2, "out differs from torch"
+    error = (lse[b, h].double() - lse_of_x)[lse_of_x.isfinite()].abs().amax()
+    print(f"lse: largest error {error:.1e}")
+    assert error < 1e-2, "lse differs from torch"
+
+
+if __name__ == "__main__":
+    main()

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tilegen.schedules.elementwise import ElementwiseSchedule
     from tilegen.schedules.fields import Rasterization
     from tilegen.schedules.gemm import GemmSchedule
+    from tilegen.schedules.mla import MlaSchedule
     from tilegen.schedules.rowwise import RowwiseSchedule
     from tilegen.serialize import dumps, loads
     from tilegen.simulate import simulate
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         PrefixLm,
         Window,
     )
+    from tilegen.specs.mla import MlaDecode
     from tilegen.specs.norms import LayerNorm, RmsNorm
     from tilegen.specs.quantize_row import QuantizeRow
     from tilegen.specs.reads import Input, Part
@@ -121,6 +123,7 @@ _MODULES = {
     "tilegen.schedules.elementwise": ("ElementwiseSchedule",),
     "tilegen.schedules.fields": ("Rasterization",),
     "tilegen.schedules.gemm": ("GemmSchedule",),
+    "tilegen.schedules.mla": ("MlaSchedule",),
     "tilegen.schedules.rowwise": ("RowwiseSchedule",),
     "tilegen.serialize": ("dumps", "loads"),
     "tilegen.simulate": ("simulate",),
@@ -137,6 +140,7 @@ _MODULES = {
         "PrefixLm",
         "Window",
     ),
+    "tilegen.specs.mla": ("MlaDecode",),
     "tilegen.specs.reads": ("Input", "Part"),
     "tilegen.specs.norms": ("LayerNorm", "RmsNorm"),
     "tilegen.specs.quantize_row": ("QuantizeRow",),
@@ -177,6 +181,8 @@ __all__ = [
     "Map",
     "MaskMod",
     "MaskTensor",
+    "MlaDecode",
+    "MlaSchedule",
     "Multiply",
     "OperandError",
     "Part",

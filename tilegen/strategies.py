@@ -29,6 +29,7 @@ from tilegen.schedules.decode import VALUES as DECODE_VALUES
 from tilegen.schedules.elementwise import VALUES as ELEMENTWISE_VALUES
 from tilegen.schedules.fields import UNSET, Rasterization
 from tilegen.schedules.gemm import OPTIONS, GemmSchedule
+from tilegen.schedules.mla import VALUES as MLA_VALUES
 from tilegen.schedules.rowwise import VALUES as ROWWISE_VALUES
 from tilegen.specs.gemm import Gemm
 from tilegen.targets import TARGETS, Target
@@ -271,6 +272,7 @@ _SPECS: dict[str, Callable[..., SearchStrategy[Any]]] = {
     "attention": _elsewhere("attention", "specs"),
     "decode": _elsewhere("decode", "specs"),
     "elementwise": _elsewhere("elementwise", "specs"),
+    "mla": _elsewhere("mla", "specs"),
     "rowwise": _elsewhere("rowwise", "specs"),
 }
 _SCHEDULES: dict[str, Callable[..., SearchStrategy[Any]]] = {
@@ -278,6 +280,7 @@ _SCHEDULES: dict[str, Callable[..., SearchStrategy[Any]]] = {
     "attention": _elsewhere("attention", "schedules"),
     "decode": _elsewhere("decode", "schedules"),
     "elementwise": _elsewhere("elementwise", "schedules"),
+    "mla": _elsewhere("mla", "schedules"),
     "rowwise": _elsewhere("rowwise", "schedules"),
 }
 _VALUES: dict[str, Mapping[str, tuple[object, ...]]] = {
@@ -285,6 +288,7 @@ _VALUES: dict[str, Mapping[str, tuple[object, ...]]] = {
     "attention": ATTENTION_VALUES,
     "decode": DECODE_VALUES,
     "elementwise": ELEMENTWISE_VALUES,
+    "mla": MLA_VALUES,
     "rowwise": ROWWISE_VALUES,
 }
 

@@ -3,6 +3,7 @@
 from golden.cases_attention import ATTENTION
 from golden.cases_decode import DECODE
 from golden.cases_elementwise import ELEMENTWISE
+from golden.cases_mla import MLA
 from golden.cases_rowwise import ROWWISE
 
 import tilegen as tg
@@ -192,6 +193,7 @@ CASES = {
     "gemm": GEMM,
     "attention": ATTENTION,
     "decode": DECODE,
+    "mla": MLA,
     "elementwise": ELEMENTWISE,
     "rowwise": ROWWISE,
 }

@@ -31,6 +31,7 @@ from tilegen.strategies import (
 from tilegen.strategies_attention import attention_specs, leaf_masks, masks, score_ops
 from tilegen.strategies_decode import decode_specs
 from tilegen.strategies_elementwise import elementwise_specs, functions, parts, reads
+from tilegen.strategies_mla import mla_specs
 from tilegen.strategies_row_statistics import row_statistics
 from tilegen.strategies_rowwise import quantize_rows, rowwise_specs
 from tilegen.targets import TARGETS, Target
@@ -126,6 +127,8 @@ def programs_with(kind):
         return legal_programs(spec=specs)
     if kind in (tg.Decode, tg.DecodeSchedule):
         return legal_programs(spec=decode_specs().filter(launched))
+    if kind in (tg.MlaDecode, tg.MlaSchedule):
+        return legal_programs(spec=mla_specs().filter(launched))
     if kind is tg.QuantizeRow:
         specs = rowwise_specs(kinds=(tg.RmsNorm, tg.Softmax), epilogue=chains(0, 1))
         specs = specs.filter(lambda spec: spec.quantize is not None)

@@ -11,6 +11,7 @@ from tilegen.reference import inputs
 from tilegen.strategies import dims_near, gemm_specs, legal_programs, specs
 from tilegen.strategies_attention import attention_specs
 from tilegen.strategies_decode import decode_specs
+from tilegen.strategies_mla import mla_specs
 from tilegen.strategies_rowwise import rowwise_specs
 from tilegen.targets import TARGETS
 
@@ -29,6 +30,13 @@ SMALL = {
         room=st.integers(1, 140),
         width=st.sampled_from((8, 32, 40)),
         batch=st.integers(1, 2),
+    ),
+    "mla": mla_specs(
+        kv_len=st.integers(1, 140) | st.just(tg.dyn("kv_len", hint=100)),
+        latent=st.just(128),
+        heads=st.sampled_from((1, 5, 16)),
+        batch=st.integers(0, 2) | st.just(tg.dyn("batch", hint=1)),
+        page=st.sampled_from((None, 16, 48)),
     ),
     "rowwise": rowwise_specs(
         rows=st.integers(0, 20) | st.just(tg.dyn("rows", hint=50)),

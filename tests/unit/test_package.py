@@ -36,6 +36,7 @@ SPECS = {
     "attention": "tg.Attention(batch=1, heads=2, kv_heads=1, seq_q=tg.dyn('s'), seq_kv=77, "
     "head_dim=64, dtype='bfloat16', mask=tg.Causal())",
     "decode": "tg.Decode(batch=2, heads=8, kv_heads=2, kv_len=77, head_dim=64, dtype='bfloat16')",
+    "mla": "tg.MlaDecode(batch=2, heads=16, kv_len=77, scale=0.1, dtype='bfloat16')",
     "rowwise": "tg.Softmax(rows=tg.dyn('m'), cols=128, dtype='bfloat16') | tg.Silu()",
 }
 

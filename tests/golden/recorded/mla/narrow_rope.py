@@ -1,0 +1,189 @@
+"""MLA decode: out = softmax(scale * q @ kv.T) @ kv[:, :latent]
+
+Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
+
+  q            (batch, 1, 128, 160) bfloat16
+  kv           (batch, kv_len, 160) bfloat16
+  kv_lens      (batch,) int32
+  out          (batch, 1, 128, 128) bfloat16
+  lse          (batch, 128, 1) float32
+  partial_out  (4, batch, 1, 128, 128) float32
+  partial_lse  (4, batch, 1, 128) float32
+spec: MlaDecode(batch=Dyn(name='batch', multiple_of=1, hint=16), heads=128,
+      kv_len=Dyn(name='kv_len', multiple_of=64, hint=1024), scale=0.07216878364870322,
+      latent_dim=128, rope_dim=32, return_lse=True, dtype='bfloat16')
+schedule: MlaSchedule(block_m=64, block_n=64, num_stages=2, threads=128, num_splits=4,
+          variant='pipelined')
+"""
+
+import tilelang
+import tilelang.language as T
+import torch
+
+SEQ_Q, HEADS = 1, 128
+LATENT, DIM = 128, 160
+WIDTH = 192
+BLOCK_M, BLOCK_N, TILES = 64, 64, 2
+SPLITS, COLUMNS = 4, 128
+SCALE = 0.07216878364870322
+LOG2_E = 1.4426950408889634
+LN_2 = 0.6931471805599453
+LOG2_SCALE = SCALE * LOG2_E
+
+
+def build():
+    """Return the kernel as a TileLang PrimFunc of (q, kv, kv_lens, out, lse, partial_out, partial_lse)."""
+    batch = T.dynamic("batch")
+    kv_len = T.dynamic("kv_len")
+
+    @T.prim_func
+    def mla_decode_bfloat16_split_lse(
+        q: T.Tensor((batch, SEQ_Q, HEADS, DIM), "bfloat16"),
+        kv: T.Tensor((batch, kv_len, DIM), "bfloat16"),
+        kv_lens: T.Tensor((batch,), "int32"),
+        out: T.Tensor((batch, SEQ_Q, HEADS, LATENT), "bfloat16"),
+        lse: T.Tensor((batch, HEADS, SEQ_Q), "float32"),
+        partial_out: T.Tensor((SPLITS, batch, SEQ_Q, HEADS, LATENT), "float32"),
+        partial_lse: T.Tensor((SPLITS, batch, SEQ_Q, HEADS), "float32"),
+    ):
+        with T.Kernel(TILES, SPLITS, batch, threads=128) as (bm, split, b):
+            q_shared = T.alloc_shared((BLOCK_M, WIDTH), "bfloat16")
+            kv_shared = T.alloc_shared((BLOCK_N, WIDTH), "bfloat16")
+            weights_shared = T.alloc_shared((BLOCK_M, BLOCK_N), "bfloat16")
+            scores = T.alloc_fragment((BLOCK_M, BLOCK_N), "float32")
+            acc = T.alloc_fragment((BLOCK_M, LATENT), "float32")
+            top = T.alloc_fragment((BLOCK_M,), "float32")
+            base = T.alloc_fragment((BLOCK_M,), "float32")
+            shift = T.alloc_fragment((BLOCK_M,), "float32")
+            rescale = T.alloc_fragment((BLOCK_M,), "float32")
+            total = T.alloc_fragment((BLOCK_M,), "float32")
+            part = T.alloc_fragment((BLOCK_M,), "float32")
+
+            T.assume(kv_len % 64 == 0)
+            m0 = bm * BLOCK_M
+            length = kv_lens[b]
+            blocks = T.ceildiv(length, BLOCK_N)
+            # As many blocks for each split, or one more; of few blocks, the last splits have none.
+            share, rest = blocks // SPLITS, blocks % SPLITS
+            first = split * share + T.min(split, rest)
+            steps = share + T.if_then_else(split < rest, 1, 0)
+            T.copy(q[b, 0, m0 : m0 + BLOCK_M, 0:WIDTH], q_shared)
+            T.fill(top, -T.infinity("float32"))
+            T.fill(base, -T.infinity("float32"))
+            T.clear(total)
+            T.clear(acc)
+            # One step at least: in it the queries are waited for.
+            for step in T.Pipelined(T.max(steps, 1), num_stages=2):
+                n0 = (first + step) * BLOCK_N
+                T.copy(kv[b, n0 : n0 + BLOCK_N, 0:WIDTH], kv_shared)
+                T.gemm(
+                    q_shared,
+                    kv_shared,
+                    scores,
+                    transpose_B=True,
+                    clear_accum=True,
+                    policy=T.GemmWarpPolicy.FullCol,
+                )
+                partly = n0 + BLOCK_N > length
+                if partly:
+                    for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                        seen = n0 + j < length
+                        scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
+                T.copy(base, rescale)
+                T.reduce_max(scores, top, dim=1, clear=False)
+                for i in T.Parallel(BLOCK_M):
+                    base[i] = top[i] * LOG2_SCALE
+                for i in T.Parallel(BLOCK_M):
+                    # A row that has seen no key has base -inf, and -inf - -inf would be NaN.
+                    shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+                for i in T.Parallel(BLOCK_M):
+                    rescale[i] = T.exp2(rescale[i] - shift[i])
+                for i, j in T.Parallel(BLOCK_M, BLOCK_N):
+                    scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
+                T.reduce_sum(scores, part, dim=1)
+                for i in T.Parallel(BLOCK_M):
+                    total[i] = total[i] * rescale[i] + part[i]
+                T.copy(scores, weights_shared)
+                for i, d in T.Parallel(BLOCK_M, LATENT):
+                    acc[i, d] *= rescale[i]
+                if partly:
+                    # What is not seen must not reach the output: 0 times NaN is NaN.
+                    for j, d in T.Parallel(BLOCK_N, LATENT):
+                        kv_shared[j, d] = T.if_then_else(n0 + j < length, kv_shared[j, d], 0)
+                T.gemm(
+                    weights_shared,
+                    kv_shared[:, 0:LATENT],
+                    acc,
+                    policy=T.GemmWarpPolicy.FullCol,
+                )
+
+            for i, d in T.Parallel(BLOCK_M, LATENT):
+                acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+            for i, d in T.Parallel(BLOCK_M, LATENT):
+                partial_out[split, b, 0, m0 + i, d] = acc[i, d]
+            for i in T.Parallel(BLOCK_M):
+                partial_lse[split, b, 0, m0 + i] = T.log2(total[i]) + base[i]
+
+        with T.Kernel(batch, HEADS, SEQ_Q, threads=COLUMNS) as (b, h, m):
+            merged = T.alloc_fragment((COLUMNS,), "float32")
+            top = T.alloc_var("float32", init=-T.infinity("float32"))
+            total = T.alloc_var("float32", init=0.0)
+
+            for split in T.unroll(SPLITS):
+                part = partial_lse[split, b, m, h]
+                top = T.if_then_else(top < part, part, top)
+            base = T.if_then_else(top == -T.infinity("float32"), 0.0, top)
+            T.clear(merged)
+            for split in T.unroll(SPLITS):
+                weight = T.exp2(partial_lse[split, b, m, h] - base)
+                total = total + weight
+                for d in T.Parallel(COLUMNS):
+                    # The part of a split without keys is not read.
+                    merged[d] += T.if_then_else(
+                        weight == 0.0, 0.0, weight * partial_out[split, b, m, h, d]
+                    )
+            for d in T.Parallel(COLUMNS):
+                merged[d] = T.if_then_else(total == 0.0, 0.0, merged[d] / total)
+            for d in T.Parallel(COLUMNS):
+                out[b, m, h, d] = merged[d]
+            for i in T.Parallel(1):
+                lse[b, h, m + i] = (T.log2(total) + base) * LN_2
+
+    return mla_decode_bfloat16_split_lse
+
+
+def main():
+    """Compare the kernel with torch in float64 on random operands, where there is a GPU."""
+    if not torch.cuda.is_available():
+        print("no GPU here: nothing was checked")
+        return
+    torch.manual_seed(0)
+    batch = 15
+    kv_len = 960
+    q = torch.randn(batch, SEQ_Q, HEADS, DIM, device="cuda").to(torch.bfloat16)
+    kv = torch.randn(batch, kv_len, DIM, device="cuda").to(torch.bfloat16)
+    room = kv.shape[1]
+    kv_lens = torch.randint(room + 1, (batch,), device="cuda", dtype=torch.int32)
+    partial_out = torch.empty(SPLITS, batch, SEQ_Q, HEADS, LATENT, device="cuda")
+    partial_lse = torch.empty(SPLITS, batch, SEQ_Q, HEADS, device="cuda")
+    out = torch.full((batch, SEQ_Q, HEADS, LATENT), torch.nan, device="cuda").to(torch.bfloat16)
+    lse = torch.full((batch, HEADS, SEQ_Q), torch.nan, device="cuda").to(torch.float32)
+
+    kernel = tilelang.compile(build(), target={"arch": "sm_90a", "kind": "cuda"})
+    kernel(q, kv, kv_lens, out, lse, partial_out, partial_lse)
+
+    b = batch - 1
+    keys = kv[b][: int(kv_lens[b])].double()
+    x = q[b].double() @ keys.T * SCALE
+    expected = torch.softmax(x, -1).nan_to_num(0.0) @ keys[:, :LATENT]
+    error = (out[b].double() - expected).norm() / (expected.norm() + 1e-30)
+    print(f"out: relative error {error:.1e}")
+    assert error < 1e-2, "out differs from torch"
+    expected = x.logsumexp(-1).T
+    error = (lse[b].double() - expected)[expected.isfinite()].abs().sum()
+    print(f"lse: errors add up to {error:.1e}")
+    assert error < 1e-2 * SEQ_Q * HEADS, "lse differs from torch"
+
+
+if __name__ == "__main__":
+    main()

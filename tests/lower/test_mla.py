@@ -1,0 +1,56 @@
+"""What TileLang and nvcc make of MLA decode: TMA, wgmma, shared memory as counted, no spills."""
+
+import pytest
+from golden.cases_mla import MLA
+
+from tilegen.compile import lower
+from tilegen.rules.mla import register_limit
+
+pytestmark = pytest.mark.lower
+
+TELLING = ("plain", "narrow_rope", "unaligned", "plain_sm_80", "halves")
+each_program = pytest.mark.parametrize("name", TELLING)
+
+
+@each_program
+def test_launch_and_shared_memory_are_as_the_geometry_says(name):
+    program = MLA[name]
+    lowered, seen = lower(program), program.landmarks()
+    assert lowered.threads == program.threads == seen.launch_bounds
+    assert 0 <= program.smem_bytes - lowered.smem_bytes <= 2048
+    assert lowered.producer_threads == program.geometry.producer_threads
+
+
+@each_program
+def test_the_expected_instructions_are_there(name):
+    program, seen = MLA[name], MLA[name].landmarks()
+    geometry = program.geometry
+    assert (seen.wgmma > 0) == geometry.wgmma
+    assert (seen.mma_sync > 0) == (not geometry.wgmma)
+    if geometry.by_halves:
+        assert seen.tma_load == 1 + 2 * 5  # q, and the pieces of two blocks, first and again
+        assert seen.mbarrier == 1 + 2 * geometry.pieces
+    else:
+        assert seen.tma_load == sum(geometry.tma_load(name) for name in ("q", "kv"))
+        assert (seen.setmaxnreg > 0) == geometry.warp_specialized
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", ["plain", "halves", "plain_sm_80"])
+def test_programs_do_not_spill(name):
+    found = MLA[name].resources()
+    assert found.spill_stores == found.spill_loads == 0
+    assert found.registers <= register_limit(MLA[name].geometry)
+
+
+def test_halves_of_pages_lower_with_splits():
+    assert MLA["halves_paged_split"].landmarks().wgmma
+    assert MLA["paged_split"].landmarks().tma_load == 1
+
+
+@pytest.mark.parametrize(("name", "most"), [("plain", 100), ("halves", 220)])
+def test_kernels_are_short(name, most):
+    lines = MLA[name].source.splitlines()
+    body = lines[lines.index("def build():") : lines.index("def main():")]
+    code = [line for line in body if line.strip() and not line.strip().startswith(("#", '"""'))]
+    assert len(code) <= most

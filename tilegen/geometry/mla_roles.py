@@ -1,0 +1,69 @@
+"""How emitted MLA decode calls what its warpgroups share, where each owns half of the elements."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from tilegen.geometry.mla_blocks import PIECE, MlaBlocks
+
+FIRST_BARRIER = 8  # named barriers of the emitted file; TileLang takes 3 and up for its own
+
+
+@frozen
+class MlaRoles(MlaBlocks):
+    """Names, arguments and barriers of two warpgroups that each own half of the latent elements."""
+
+    @property
+    def first_barrier(self) -> int:
+        """The named barrier of weights of the first warpgroup; then that of the second one's.
+
+        After these, the one of all threads at the end, and one of each warpgroup's own.
+        """
+        return FIRST_BARRIER
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of a tile of keys, each with a barrier."""
+        return self.width // PIECE
+
+    @property
+    def half_pieces(self) -> int:
+        """Pieces of half of the latent elements."""
+        return self.spec.latent_dim // 2 // PIECE
+
+    @property
+    def row_fragments(self) -> tuple[str, ...]:
+        """Fragments with one element a row."""
+        return ("top", "base", "shift", "rescale", "total", "part")
+
+    @property
+    def piece_box(self) -> str:
+        """A piece of a block of keys, as slices."""
+        page = self.spec.page_size
+        if page is None:
+            return "kv[b, n0 : n0 + BLOCK_N, d0 : d0 + PIECE]"
+        if page == self.schedule.block_n:
+            return "kv[page, 0:BLOCK_N, d0 : d0 + PIECE]"
+        return "kv[page, n0 % PAGE_SIZE : n0 % PAGE_SIZE + BLOCK_N, d0 : d0 + PIECE]"
+
+    @property
+    def cache(self) -> tuple[str, ...]:
+        """What the place of a block of keys follows from."""
+        return ("b", "kv") if self.spec.page_size is None else ("b", "kv", "page_table", "length")
+
+    def load_call(self, pair: str, slot: int, pieces: tuple[int, int]) -> str:
+        """Return the call that loads some pieces of a block of a pair."""
+        return f"load(group, cache, {pair}, {slot}, {pieces}, ring)"
+
+    @property
+    def consume_takes(self) -> tuple[str, ...]:
+        """Parameters of a warpgroup."""
+        written = self.splits.workspaces or self.spec.outputs
+        q = ("q",) if self.tma_load("q") else ()
+        split = ("split",) if self.splits.workspaces else ()
+        names = (operand.name for operand in written)
+        return ("group", "here", "cache", *split, *q, *names, "tiles", "ring", "q_full")
+
+    def consume_as(self, group: int) -> tuple[str, ...]:
+        """Return the arguments of one warpgroup."""
+        return tuple(str(group) if name == "group" else name for name in self.consume_takes)

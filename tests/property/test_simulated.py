@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import tilegen as tg
 from tilegen.families import FAMILIES
-from tilegen.reference import inputs
+from tilegen.reference import derived, inputs
 from tilegen.strategies import dims_near, gemm_specs, legal_programs, specs
 from tilegen.strategies_attention import attention_specs
 from tilegen.strategies_decode import decode_specs
@@ -91,4 +91,5 @@ def test_legal_programs_agree_with_the_reference(family, target, level, data):
         else values(tensor.float(), data.draw).to(tensor.dtype)
         for name, tensor in drawn.items()
     }
+    operands |= derived(program.spec, operands)
     tg.verify(program, on="cpu", level=level, operands=operands, seed=seed)

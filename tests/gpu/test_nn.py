@@ -1,36 +1,74 @@
 """tilegen.nn.attention on a GPU: PyTorch's values, compiled, checked as an operator, in a graph."""
 
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
 import pytest
 import torch
 from simulate.test_nn import CASES, expected, tensors
 
 import tilegen as tg
+from tilegen import nn
+from tilegen.compile import binary
 
 pytestmark = pytest.mark.gpu
 
-
-def on_gpu(options):
-    return {n: x.cuda() if isinstance(x, torch.Tensor) else x for n, x in options.items()}
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("shapes", "options"), CASES.values(), ids=CASES)
-def test_it_is_the_call_of_pytorch(shapes, options, dtype):
-    if options.get("attn_mask") is not None and options["attn_mask"].dtype == torch.float16:
-        options = {**options, "attn_mask": options["attn_mask"].to(dtype)}
-    operands, options = tensors(**shapes, dtype=dtype, device="cuda"), on_gpu(options)
-    found, wanted = tg.nn.attention(*operands, **options), expected(*operands, **options)
-    assert (found.shape, found.dtype) == (wanted.shape, dtype)
-    tolerance = 3e-3 if dtype == torch.float16 else 2e-2
-    torch.testing.assert_close(found.float(), wanted, atol=tolerance, rtol=tolerance)
-
-
+DTYPES = (torch.float16, torch.bfloat16)
 LARGE = {"q": (2, 8, 300, 64), "k": (2, 2, 500, 64)}
 OPTIONS = {
     "causal": {"is_causal": True, "enable_gqa": True},
     "mask": {"attn_mask": torch.rand(300, 500) < 0.5, "enable_gqa": True},
 }
 each_option = pytest.mark.parametrize("name", OPTIONS)
+
+
+def calls():
+    """Yield tensors and options of everything that the module runs, on the CPU."""
+    for number, (shapes, options) in enumerate(CASES.values()):
+        dtype = DTYPES[number % 2]
+        mask = options.get("attn_mask")
+        if mask is not None and mask.dtype == torch.float16:
+            options = {**options, "attn_mask": mask.to(dtype)}
+        yield tensors(**shapes, dtype=dtype), options
+    for options in OPTIONS.values():
+        yield tensors(**LARGE), options
+
+
+CALLS = dict(zip((*CASES, *OPTIONS), calls(), strict=True))
+
+
+def compile_text(text):
+    """Compile a program in a process of its own; the binary stays in the cache on disk."""
+    binary(tg.loads(text))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_kinds():
+    texts = set()
+    for operands, options in CALLS.values():
+        given = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": False}
+        spec = nn._call(*operands, **{**given, **options}).kind.spec
+        program = tg.build(spec)
+        pairs = {o.name: "strided" for o in spec.operands if o.shape == spec.pairs}
+        texts |= {tg.dumps(program), tg.dumps(program.with_access(pairs))}
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        list(pool.map(compile_text, texts))
+
+
+def on_gpu(options):
+    return {n: x.cuda() if isinstance(x, torch.Tensor) else x for n, x in options.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_the_call_of_pytorch(name):
+    operands, options = CALLS[name]
+    operands, options = [tensor.cuda() for tensor in operands], on_gpu(options)
+    dtype = operands[0].dtype
+    found, wanted = tg.nn.attention(*operands, **options), expected(*operands, **options)
+    assert (found.shape, found.dtype) == (wanted.shape, dtype)
+    tolerance = 3e-3 if dtype == torch.float16 else 2e-2
+    torch.testing.assert_close(found.float(), wanted, atol=tolerance, rtol=tolerance)
 
 
 class Model(torch.nn.Module):

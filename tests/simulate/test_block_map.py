@@ -12,6 +12,7 @@ import tilegen as tg
 from tilegen.dims import known_sizes
 from tilegen.reference import inputs
 from tilegen.simulate import run_program
+from tilegen.torch_op import define
 
 torch.set_num_threads(1)
 
@@ -215,3 +216,12 @@ def test_a_map_of_another_shape_is_refused():
     message = r"must be \(2, 2, ceil\(sq / 64\), ceil\(skv / 64\) \+ 2\) with sq=140, skv=200"
     with pytest.raises(tg.OperandError, match=message):
         built(spec).simulate(**operands)
+
+
+def test_an_operator_takes_maps_of_the_right_shape():
+    spec = attention(mask=tg.DocumentMask(), **DYNAMIC)
+    op = define("tilegen_map_tests::mapped", spec, tg.reference, "cpu")
+    *others, block_map = (tensor.to("meta") for tensor in drawn(spec, sq=140, skv=200).values())
+    assert op(*others, block_map).shape == (2, 2, 140, 32)
+    with pytest.raises(tg.OperandError, match=r"'block_map': axis 3 must be ceil\(skv / 64\) \+ 2"):
+        op(*others, block_map[..., 1:])

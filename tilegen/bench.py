@@ -17,7 +17,7 @@ from tilegen.explain import roofline
 from tilegen.kernel import Kernel
 from tilegen.program import Program, build
 from tilegen.race import Arena, Baseline, Contender, Tensors, race
-from tilegen.reference import inputs
+from tilegen.reference import full_inputs
 from tilegen.schedules.fields import brief, differences
 from tilegen.scoreboard import Benchmark, Conditions, Row
 from tilegen.timing import GpuStopwatch, Stopwatch
@@ -132,7 +132,7 @@ def contest(
             value=known,
         )
     generator = torch.Generator(device).manual_seed(conditions.seed)
-    operands = inputs(spec, known, generator)
+    operands = full_inputs(spec, known, generator)
     with torch.no_grad(), tf32(spec):
         entries = [(own(SUBJECT, program), ""), *(_entry(program, name) for name in against)]
         contenders = [entry for entry, _ in entries]

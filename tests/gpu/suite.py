@@ -14,6 +14,9 @@ On a GPU, from the project's root, the tables of docs/performance.md are made by
     tilegen bench tests/gpu/suite.py:attentions --against cudnn,default --markdown
     tilegen bench tests/gpu/suite.py:grouped --against cudnn,default --markdown
 
+    tilegen bench tests/gpu/suite.py:caches --against sdpa,eager --markdown
+    tilegen bench tests/gpu/suite.py:pages --against flashinfer,eager --markdown
+
 and the schedules that tilegen ships by
 
     tilegen tune tests/gpu/suite.py:gemms --budget 60 --store tilegen/tuned/sm_90a.json
@@ -121,3 +124,22 @@ attentions = tuple(
     for mask in (None, tg.Causal())
 )
 grouped = tuple(attention(4096, 128, mask, "bfloat16", 8) for mask in (None, tg.Causal()))
+
+
+def decoded(batch: int, kv_heads: int, kv_len: int, page_size: int | None = None) -> tg.Decode:
+    """Return decode of one token a sequence, as a model with heads of 128 does."""
+    heads = 64 if batch == 16 else 32
+    return tg.Decode(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        kv_len=kv_len,
+        head_dim=128,
+        dtype="bfloat16",
+        page_size=page_size,
+    )
+
+
+CACHES = ((32, 8, 4096), (8, 8, 32768), (16, 8, 4096), (1, 4, 131072), (32, 32, 4096))
+caches = tuple(decoded(*shape) for shape in CACHES)
+pages = tuple(decoded(*shape, page_size=64) for shape in CACHES)

@@ -35,6 +35,13 @@ def test_the_merge_has_a_thread_for_each_column(dim_v):
     assert bool(merged.place) == (merged.chunks > 1)
 
 
+def test_an_axis_has_another_name_where_the_first_launch_sets_it():
+    free = Splits(count=2, batch=3, seq_q=2, heads=8, dim_v=64)
+    bound = Splits(count=2, batch=3, seq_q=2, heads=8, dim_v=64, binds=True)
+    assert (free.launch[1], free.place) == ("b, h, m", "")
+    assert (bound.launch[1], bound.place) == ("b, hd, m", "h = hd")
+
+
 def _auto(tiles, blocks):
     return auto_splits(tiles, blocks, H200, ctas_per_sm=1, busy_us=1.0, alone_us=0.75)
 

@@ -69,6 +69,7 @@ class DecodeBlocks:
             names=(self.batch, "SEQ_Q", "HEADS", "DIM_V"),
             sink="sink" if spec.sink else "",
             lse="lse" if spec.return_lse else "",
+            binds=self.row_tiles > 1,
         )
 
     @property

@@ -37,6 +37,8 @@ class Splits:
         names: How the emitted file spells batch, seq_q, heads and dim_v.
         sink: Name of the operand (heads,) with the scores, in nats, of no key; "" for none.
         lse: Name of the output (batch, heads, seq_q) of natural logarithms; "" for none.
+        binds: Whether a statement of the first launch sets h, which TileLang then takes for no axis
+            of the second.
     """
 
     count: int
@@ -47,6 +49,7 @@ class Splits:
     names: tuple[str, str, str, str] = ("BATCH", "SEQ_Q", "HEADS", "DIM_V")
     sink: str = ""
     lse: str = ""
+    binds: bool = False
 
     @property
     def workspaces(self) -> tuple[Operand, ...]:
@@ -88,14 +91,14 @@ class Splits:
         """The grid, and the names of its axes."""
         batch, queries, heads, _ = self.names
         if self.chunks == 1:
-            return f"{batch}, {heads}, {queries}", "b, h, m"
+            return f"{batch}, {heads}, {queries}", "b, hd, m" if self.binds else "b, h, m"
         return f"{batch}, {heads} * {self.chunks}, {queries}", "b, hd, m"
 
     @property
     def place(self) -> str:
         """The statement that tells which head and columns a CTA has; "" where its axes do."""
         if self.chunks == 1:
-            return ""
+            return "h = hd" if self.binds else ""
         return f"h, d0 = hd // {self.chunks}, hd % {self.chunks} * COLUMNS"
 
     @property

@@ -49,6 +49,25 @@ def inputs(
     return module.inputs(spec, sizes, generator)
 
 
+def full_inputs(
+    spec: Any, sizes: Mapping[str, int], generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """Return random operands that are as much work as their sizes allow: what is timed.
+
+    Caches are full, and where there are enough pages, no two sequences share one.
+    """
+    operands = inputs(spec, sizes, generator)
+    if "kv_lens" in operands:
+        operands["kv_lens"] = torch.full_like(operands["kv_lens"], spec.keys(sizes))
+    if "page_table" in operands:
+        table = operands["page_table"]
+        pages = max(sizes["pages"], table.numel())
+        order = torch.randperm(pages, generator=generator, device=generator.device)
+        order = order[: table.numel()] % max(sizes["pages"], 1)
+        operands["page_table"] = order.view(table.shape).to(table.dtype)
+    return operands
+
+
 def derived(spec: Any, operands: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the operands of ``spec`` that follow from others, such as a block map, by name."""
     if all(operand.kind != "derived" for operand in spec.operands):

@@ -19,7 +19,7 @@ from tilegen.specs.decode import Decode
 from tilegen.targets import Target
 
 _WARP_ROWS = 16  # rows of a tile that each warp multiplies
-_AHEAD = 1.5  # how much faster a CTA loads where others leave bandwidth over
+_AHEAD = 1.2  # how much faster a CTA loads where others leave bandwidth over
 
 
 def _is_count(instance: object, attribute: Any, value: Any) -> None:

@@ -13,7 +13,7 @@ from tilegen.compile import binary
 from tilegen.explain import roofline
 from tilegen.program import Program
 from tilegen.race import Arena, Contender, plausible
-from tilegen.reference import inputs
+from tilegen.reference import full_inputs
 from tilegen.timing import GpuStopwatch, Stopwatch, Timing
 
 _QUICK, _ROUNDS = 3, 9
@@ -77,7 +77,7 @@ class Lab:
     def _made(self) -> Arena:
         """Return operands and, worked out already, what their outputs should be."""
         generator = torch.Generator(self._device).manual_seed(self._seed)
-        operands = inputs(self._spec, self._sizes, generator)
+        operands = full_inputs(self._spec, self._sizes, generator)
         arena = Arena(operands, self._sizes, self._watch)
         arena.truth(self._spec)
         return arena

@@ -8,12 +8,12 @@ Emitted by tilegen for sm_80. Nothing here needs tilegen: edit freely.
   page_table   (batch, kv_len_pages) int32
   kv_lens      (batch,) int32
   out          (batch, 1, 32, 128) float16
-  partial_out  (4, batch, 1, 32, 128) float32
-  partial_lse  (4, batch, 1, 32) float32
+  partial_out  (5, batch, 1, 32, 128) float32
+  partial_lse  (5, batch, 1, 32) float32
 spec: Decode(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=32, kv_heads=8,
       kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), head_dim=128, dtype='float16',
       page_size=16)
-schedule: DecodeSchedule(block_n=16, num_stages=0, threads=128, num_splits=4)
+schedule: DecodeSchedule(block_n=16, num_stages=0, threads=128, num_splits=5)
 """
 
 import tilelang
@@ -25,7 +25,7 @@ HEADS, KV_HEADS, GROUP = 32, 8, 4
 PAGE_SIZE = 16
 DIM, DIM_V = 128, 128
 BLOCK_M, BLOCK_N = 64, 16
-SPLITS, COLUMNS = 4, 128
+SPLITS, COLUMNS = 5, 128
 SCALE, LOG2_E = 0.08838834764831845, 1.4426950408889634
 LOG2_SCALE = SCALE * LOG2_E
 

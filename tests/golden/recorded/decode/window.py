@@ -2,17 +2,19 @@
 
 Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 
-  q        (batch, 1, 32, 128) bfloat16
-  k        (batch, kv_len, 8, 128) bfloat16
-  v        (batch, kv_len, 8, 128) bfloat16
-  kv_lens  (batch,) int32
-  slopes   (32,) float32
-  sink     (32,) float32
-  out      (batch, 1, 32, 128) bfloat16
+  q            (batch, 1, 32, 128) bfloat16
+  k            (batch, kv_len, 8, 128) bfloat16
+  v            (batch, kv_len, 8, 128) bfloat16
+  kv_lens      (batch,) int32
+  slopes       (32,) float32
+  sink         (32,) float32
+  out          (batch, 1, 32, 128) bfloat16
+  partial_out  (2, batch, 1, 32, 128) float32
+  partial_lse  (2, batch, 1, 32) float32
 spec: Decode(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=32, kv_heads=8,
       kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), head_dim=128, dtype='bfloat16',
       scores=(Softcap(50.0), Alibi()), mask=Window(1023, None), sink=True)
-schedule: DecodeSchedule(block_n=64, num_stages=6, threads=128, num_splits=1)
+schedule: DecodeSchedule(block_n=64, num_stages=6, threads=128, num_splits=2)
 """
 
 import tilelang
@@ -23,11 +25,12 @@ SEQ_Q = 1
 HEADS, KV_HEADS, GROUP = 32, 8, 4
 DIM, DIM_V = 128, 128
 BLOCK_M, BLOCK_N = 64, 64
+SPLITS, COLUMNS = 2, 128
 SCALE, LOG2_E = 0.08838834764831845, 1.4426950408889634
 
 
 def build():
-    """Return the kernel as a TileLang PrimFunc of (q, k, v, kv_lens, slopes, sink, out)."""
+    """Return the kernel as a TileLang PrimFunc of (q, k, v, kv_lens, slopes, sink, out, partial_out, partial_lse)."""
     batch = T.dynamic("batch")
     kv_len = T.dynamic("kv_len")
 
@@ -46,8 +49,10 @@ def build():
         slopes: T.Tensor((HEADS,), "float32"),
         sink: T.Tensor((HEADS,), "float32"),
         out: T.Tensor((batch, SEQ_Q, HEADS, DIM_V), "bfloat16"),
+        partial_out: T.Tensor((SPLITS, batch, SEQ_Q, HEADS, DIM_V), "float32"),
+        partial_lse: T.Tensor((SPLITS, batch, SEQ_Q, HEADS), "float32"),
     ):
-        with T.Kernel(KV_HEADS, batch, threads=128) as (h, b):
+        with T.Kernel(KV_HEADS, SPLITS, batch, threads=128) as (h, split, b):
             q_shared = T.alloc_shared((BLOCK_M, DIM), "bfloat16")
             k_shared = T.alloc_shared((BLOCK_N, DIM), "bfloat16")
             v_shared = T.alloc_shared((BLOCK_N, DIM_V), "bfloat16")
@@ -75,9 +80,13 @@ def build():
             stop = T.ceildiv(length, BLOCK_N)
             start = length - SEQ_Q - 1023
             start = T.min(T.max(start, 0) // BLOCK_N, stop)
-            steps = stop - start
+            blocks = stop - start
+            # As many blocks for each split, or one more; of few blocks, the last splits have none.
+            share, rest = blocks // SPLITS, blocks % SPLITS
+            first = start + split * share + T.min(split, rest)
+            steps = share + T.if_then_else(split < rest, 1, 0)
             for step in T.Pipelined(steps, num_stages=6):
-                n0 = (start + step) * BLOCK_N
+                n0 = (first + step) * BLOCK_N
                 T.copy(k[b, n0 : n0 + BLOCK_N, h, 0:DIM], k_shared)
                 T.gemm(
                     q_shared,
@@ -127,27 +136,42 @@ def build():
                     T.fence_proxy_async()
                 T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
 
-            # The sink is one more score of every query, without a value.
-            for i in T.Parallel(BLOCK_M):
-                head = h * GROUP + i % GROUP
-                top[i] = sink[head] * LOG2_E
-            for i in T.Parallel(BLOCK_M):
-                shift[i] = T.if_then_else(base[i] < top[i], top[i], base[i])
-            for i in T.Parallel(BLOCK_M):
-                part[i] = T.if_then_else(shift[i] == -T.infinity("float32"), 0.0, shift[i])
-            for i in T.Parallel(BLOCK_M):
-                rescale[i] = T.exp2(base[i] - part[i])
-            for i in T.Parallel(BLOCK_M):
-                total[i] = total[i] * rescale[i] + T.exp2(top[i] - part[i])
-            for i, d in T.Parallel(BLOCK_M, DIM_V):
-                acc[i, d] *= rescale[i]
-            T.copy(shift, base)
             for i, d in T.Parallel(BLOCK_M, DIM_V):
                 acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
             for i, d in T.Parallel(BLOCK_M, DIM_V):
                 if i < GROUP:
                     head = h * GROUP + i % GROUP
-                    out[b, 0, head, d] = acc[i, d]
+                    partial_out[split, b, 0, head, d] = acc[i, d]
+            for i in T.Parallel(BLOCK_M):
+                if i < GROUP:
+                    head = h * GROUP + i % GROUP
+                    partial_lse[split, b, 0, head] = T.log2(total[i]) + base[i]
+
+        with T.Kernel(batch, HEADS, SEQ_Q, threads=COLUMNS) as (b, h, m):
+            merged = T.alloc_fragment((COLUMNS,), "float32")
+            top = T.alloc_var("float32", init=-T.infinity("float32"))
+            total = T.alloc_var("float32", init=0.0)
+
+            # The sink is one more score of every query, without a value.
+            top = sink[h] * LOG2_E
+            for split in T.unroll(SPLITS):
+                part = partial_lse[split, b, m, h]
+                top = T.if_then_else(top < part, part, top)
+            base = T.if_then_else(top == -T.infinity("float32"), 0.0, top)
+            total = T.exp2(sink[h] * LOG2_E - base)
+            T.clear(merged)
+            for split in T.unroll(SPLITS):
+                weight = T.exp2(partial_lse[split, b, m, h] - base)
+                total = total + weight
+                for d in T.Parallel(COLUMNS):
+                    # The part of a split without keys is not read.
+                    merged[d] += T.if_then_else(
+                        weight == 0.0, 0.0, weight * partial_out[split, b, m, h, d]
+                    )
+            for d in T.Parallel(COLUMNS):
+                merged[d] = T.if_then_else(total == 0.0, 0.0, merged[d] / total)
+            for d in T.Parallel(COLUMNS):
+                out[b, m, h, d] = merged[d]
 
     return decode_bfloat16_softcap_alibi_window_sink
 
@@ -166,10 +190,12 @@ def main():
     kv_lens = torch.randint(1, kv_len + 1, (batch,), device="cuda").int()
     slopes = torch.randn(HEADS, device="cuda").to(torch.float32)
     sink = torch.randn(HEADS, device="cuda").to(torch.float32)
+    partial_out = torch.full((SPLITS, batch, SEQ_Q, HEADS, DIM_V), torch.nan, device="cuda")
+    partial_lse = torch.full((SPLITS, batch, SEQ_Q, HEADS), torch.nan, device="cuda")
     out = torch.full((batch, SEQ_Q, HEADS, DIM_V), torch.nan, device="cuda").to(torch.bfloat16)
 
     kernel = tilelang.compile(build(), target={"arch": "sm_90a", "kind": "cuda"})
-    kernel(q, k, v, kv_lens, slopes, sink, out)
+    kernel(q, k, v, kv_lens, slopes, sink, out, partial_out, partial_lse)
 
     b, h = batch - 1, HEADS - 1
     length = int(kv_lens[b])

@@ -1,0 +1,54 @@
+"""What TileLang and nvcc make of decode: TMA, wgmma, two launches, shared memory, no spills."""
+
+import pytest
+from golden.cases_decode import DECODE
+
+from tilegen.compile import lower
+from tilegen.rules.decode import register_limit
+
+pytestmark = pytest.mark.lower
+
+TELLING = ("plain", "small_pages", "bytes", "sm_80")
+each_program = pytest.mark.parametrize("name", TELLING)
+
+
+@each_program
+def test_launch_and_shared_memory_are_as_the_geometry_says(name):
+    program = DECODE[name]
+    lowered, seen = lower(program), program.landmarks()
+    assert lowered.threads == program.threads == seen.launch_bounds
+    assert 0 <= program.smem_bytes - lowered.smem_bytes <= 2048
+    assert lowered.producer_threads == program.threads - program.schedule.threads
+
+
+@each_program
+def test_the_expected_instructions_are_there(name):
+    program, geometry = DECODE[name], DECODE[name].geometry
+    seen = program.landmarks()
+    assert (seen.wgmma > 0) == geometry.wgmma
+    assert (seen.mma_sync > 0) == (not geometry.wgmma)
+    assert seen.tma_load == sum(geometry.tma_load(operand) for operand in "kv")
+    assert seen.setmaxnreg == (2 if geometry.warp_specialized else 0)
+
+
+def test_queries_are_read_by_vectors_and_parts_not_at_all_without_keys():
+    text = lower(DECODE["plain"]).cuda_source
+    assert "*(uint4*)(q +" in text
+    assert "if ((weight == 0x0p+0f" in text
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize("name", ["plain", "functions", "sm_80"])
+def test_defaults_do_not_spill(name):
+    program = DECODE[name]
+    found = program.resources()
+    assert found.spill_stores == found.spill_loads == 0, program
+    assert found.registers <= register_limit(program.geometry)
+
+
+@pytest.mark.parametrize(("name", "most"), [("plain", 120), ("window", 135)])
+def test_kernels_are_short(name, most):
+    lines = DECODE[name].source.splitlines()
+    body = lines[lines.index("def build():") : lines.index("def main():")]
+    code = [line for line in body if line.strip() and not line.strip().startswith(("#", '"""'))]
+    assert len(code) <= most

@@ -80,7 +80,7 @@ def decode_specs(
         page_size=draw(st.sampled_from(_PAGES)),
         kv_dtype=kv_dtype,
         kv_scales=draw(scales) if kv_dtype else None,  # pyright: ignore[reportArgumentType]
-        scale=draw(st.none() | constants(-1.0, 1.0)),  # pyright: ignore[reportArgumentType]
+        scale=draw(st.none() | constants(-1.0, 1.0).filter(bool)),  # pyright: ignore[reportArgumentType]
         scores=draw(scores()),
         mask=draw(st.none() | st.just(Causal()) | masks()),
         sink=draw(st.booleans()),

@@ -47,6 +47,7 @@ def test_more_queries_keep_their_mask():
         ({"kv_len": 0}, "dim", "kv_len"),
         ({"kv_heads": 3}, "heads", "kv_heads"),
         ({"seq_q": 0}, "dim", "seq_q"),
+        ({"scale": 0.0}, "constant", "scale"),
         ({"seq_q": 17}, "dim", "seq_q"),
         ({"seq_q": tg.dyn("queries")}, "dim", "seq_q"),
         ({"head_dim": 12}, "head-dim", "head_dim"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
@@ -25,10 +26,18 @@ def specs(
     near = sizes_near(limit).filter(bool)
     if like is None:
         dyns = st.builds(lambda hint: Dyn("room", hint=hint), st.integers(1, 1000))
-        return decode_specs(room=near | dyns, epilogue=chain)
+        drawn = decode_specs(room=near | dyns, batch=st.integers(1, 3), epilogue=chain)
+        return drawn.map(_bounded)
     room = like.kv_len
     own = near | st.just(room) if isinstance(room, int) and room <= limit else near
     return redrawn(like, {"kv_len": own})
+
+
+def _bounded(spec: Decode) -> Decode:
+    """Return a spec whose table of pages has columns for no more keys than its hint."""
+    if spec.page_size is None or isinstance(spec.kv_len, int):
+        return spec
+    return evolve(spec, kv_len=spec.kv_len.hint)
 
 
 def is_exact(spec: Decode) -> bool:

@@ -76,13 +76,13 @@ OPTIONS: dict[str, tuple[object, ...]] = {
     "block_n": (16, 32, 48, 64, 96, 128, 192, 256),
     "num_splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64),
 }
-# Values that fields accept: those a search tries, and odd ones.
+# Values that fields accept: those a search tries, and odd ones, but few splits, which are CTAs.
 VALUES: dict[str, tuple[object, ...]] = {
     **OPTIONS,
     "num_stages": (*OPTIONS["num_stages"], 9),
     "threads": (*OPTIONS["threads"], 96, 512, 1024),
     "block_n": (*OPTIONS["block_n"], 112, 272),
-    "num_splits": (*OPTIONS["num_splits"], "auto", 256),
+    "num_splits": (1, 2, 3, 8, 13, "auto"),
 }
 # Keys of a step and stages in order of preference: many bytes on their way, few steps.
 _RINGS = ((128, (3, 2)), (64, (6, 5, 4, 3, 2)), (96, (4, 3, 2)), (48, (8, 6, 4, 2)))

@@ -89,7 +89,7 @@ class Decode:
         kv_dtype: Element type of ``k`` and ``v``: ``float8_e4m3``, or None for that of q.
         kv_scales: What elements of one byte are multiplied by: ``"tensor"``, operands ``k_scale``
             and ``v_scale`` of one element each; ``"head"``, (kv_heads,) float32.
-        scale: What scores are multiplied by; None is ``1 / sqrt(head_dim)``.
+        scale: What scores are multiplied by, not 0; None is ``1 / sqrt(head_dim)``.
         scores: What is done to scaled scores, from left to right: `Softcap`, `Alibi`, `ScoreMod`.
         mask: The keys that a query sees: `Causal`, `Window`, `MaskMod`, joined; None is all.
         sink: Whether an operand ``sink`` (heads,) float32 holds a score that each query of a
@@ -121,7 +121,9 @@ class Decode:
         default=None, converter=Converter(fields.kv_scales, takes_self=True)
     )
     scale: float = field(
-        default=None, converter=Converter(_scale, takes_self=True), validator=finite
+        default=None,
+        converter=Converter(_scale, takes_self=True),
+        validator=[finite, fields.scale],
     )
     scores: tuple[ScoreOp, ...] = field(
         default=(), converter=Converter(fields.scores, takes_self=True)

@@ -168,17 +168,20 @@ def test_consumers_agree_on_values_that_are_not_finite(value):
     assert judged(program, change, level="scheduled").ok
 
 
-READ = "# Every consumer has read the values before one of them changes them for all."
 MUTANTS = {
-    "keys not awaited": ("T.barrier_wait(k_full[ahead], (step + 1) // STAGES % 2)", "pass"),
+    "keys not awaited": ("T.barrier_wait(k_full[ahead], (turn + 1) // STAGES % 2)", "pass"),
     "scores read too soon": ("T.wait_wgmma(1)", "T.wait_wgmma(2)"),
     "values freed too soon": (
         "T.wait_wgmma(0)\n            T.barrier_arrive(v_empty[slot])",
         "T.barrier_arrive(v_empty[slot])\n            T.wait_wgmma(0)",
     ),
-    "slots not awaited": ("T.barrier_wait(v_empty[slot], (step // STAGES + 1) % 2)", "pass"),
+    "slots not awaited": ("T.barrier_wait(v_empty[slot], (turn // STAGES + 1) % 2)", "pass"),
     "a turn not given": ("T.named_barrier_arrive(8 + (group + 1) % 2, 256)", "pass"),
-    "values changed too soon": (f"{READ}\n        T.sync_threads(11, 256)", "pass"),
+    "values changed too late": ("T.sync_threads(11, 256)", "pass"),
+    "hidden values not shown": ("  show(m0, stop, steps, acc, v, b, h)", "  pass"),
+    "one attempt": ("T.unroll(2)", "T.unroll(1)"),
+    "an attempt not awaited": ("T.barrier_wait(judged, attempt)", "pass"),
+    "phases not carried over": ("turn = attempt * steps + step", "turn = step"),
     "rows swapped": ("m0 = tile + group * ROWS", "m0 = tile + (1 - group) * ROWS"),
     "a block skipped": ("T.serial(steps - 1)", "T.serial(steps - 2)"),
     "the maximum of a block alone": ("dim=1, clear=False)", "dim=1, clear=True)"),
@@ -188,7 +191,8 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_fault_in_roles_is_found(name, tmp_path):
     before, after = MUTANTS[name]
-    program = specialized(2, mask=tg.Causal(), return_lse=True)
+    keys = 20 if name == "values changed too late" else 200  # of one block, or of some
+    program = specialized(2, mask=tg.Causal(), return_lse=True, seq_kv=keys)
     assert before in program.source
     path = tmp_path / "emitted.py"
     path.write_text(program.source.replace(before, after))
@@ -196,8 +200,9 @@ def test_a_fault_in_roles_is_found(name, tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     operands = inputs(program.spec, {}, torch.Generator().manual_seed(0))
-    operands["q"] *= 200
-    operands["v"][0, 195, 0, 3] = torch.inf
+    if name != "hidden values not shown":  # else all of them have a weight
+        operands["q"] *= 200
+    operands["v"][0, keys - 5, 0, 3] = torch.inf
     found = []
 
     def compute(operands, outputs):

@@ -136,10 +136,20 @@ class AttentionGeometry(AttentionRoles):
         """Fragments with one element a query."""
         if not self.has_keys:
             if self.spec.sink:
-                return ("base", "total", "shift", "rescale", "part")
-            return ("base", "total") if self.spec.return_lse else ("total",)
+                return ("base", "total", "shift", "rescale", "part", "share")
+            return ("base", "total", "share") if self.spec.return_lse else ("total", "share")
+        part = ("part",) if self.spec.sink or not self.specialized else ()
+        return (*self._running, "total", *part, "share")
+
+    @property
+    def _running(self) -> tuple[str, ...]:
         shift = ("shift",) if self.may_see_nothing or self.spec.sink else ()
-        return ("top", "base", *shift, "rescale", "total", "part")
+        return ("top", "base", *shift, "rescale")
+
+    @property
+    def weighed_rows(self) -> tuple[str, ...]:
+        """What a consumer's running softmax keeps, as one argument."""
+        return (*self._running, "sums")
 
     @property
     def may_see_nothing(self) -> bool:
@@ -159,6 +169,18 @@ class AttentionGeometry(AttentionRoles):
     def value(self, column: str) -> str:
         """Return the element of row j of the value tile at hand."""
         return f"v_shared[{'slot, ' if self.specialized else ''}j, {column}]"
+
+    @property
+    def kept_value(self) -> str:
+        """The element d of row j of the values at hand, from where nothing made it 0.
+
+        Consumers read it from global memory: nvcc spills the addresses of a swizzled row.
+        """
+        if not self.specialized:
+            return self.value("d")
+        head = "h" if self.group == 1 else "h // GROUP"
+        middle = f"{head}, n0 + j" if self.spec.layout == "bhsd" else f"n0 + j, {head}"
+        return f"v[b, {middle}, d]"
 
     @property
     def value_column(self) -> str:

@@ -268,9 +268,9 @@ class AttentionBlocks:
             s.block_n * self.width * slots,
             s.block_n * self.width_v * slots,
         )
-        flaw = 64 if self.cleans else 0
         if self.specialized:  # the next tile of queries may not overwrite an output on its way
             apart = 0 if self.width == self.width_v else s.block_m * self.width_v * 2
-            return sum(tile * 2 for tile in tiles) + apart + flaw * len(self.groups)
-        ring = sum(ceil(tile * 2 / TMA_ALIGNMENT) * TMA_ALIGNMENT for tile in tiles) + flaw
-        return max(ring, s.block_m * self.width_v * 2)
+            flaws = TMA_ALIGNMENT if self.cleans else 0  # a few words before the first tile
+            return sum(tile * 2 for tile in tiles) + apart + flaws
+        ring = sum(ceil(tile * 2 / TMA_ALIGNMENT) * TMA_ALIGNMENT for tile in tiles)
+        return max(ring + (64 if self.cleans else 0), s.block_m * self.width_v * 2)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from attrs import evolve, frozen
+from attrs import frozen
 
-from tilegen.geometry.attention_masks import Places, conditions, taken, whole_span
+from tilegen.geometry.attention_masks import conditions, taken, whole_span
 from tilegen.geometry.attention_torch import AttentionTorch
 
 
@@ -86,14 +86,11 @@ class AttentionMasked(AttentionTorch):
     @property
     def partly(self) -> tuple[str, ...]:
         """When some query of a tile does not see some key of a block: one of these; () if any."""
-        return self._partly(self.places)
-
-    def _partly(self, places: Places) -> tuple[str, ...]:
         ends = (f"n0 + BLOCK_N > {self.keys}",) if self.ragged else ()
         if self.spec.block_map:
             steps = f"partial * {self.map_steps}" if self.map_steps > 1 else "partial"
             return (f"step < {steps}", *ends)
-        whole = whole_span(self.spec.mask, places)
+        whole = whole_span(self.spec.mask, self.places)
         if whole is None:
             return ()
         terms = [f"n0 < {first}" for first in whole.firsts]
@@ -104,11 +101,6 @@ class AttentionMasked(AttentionTorch):
     def partly_lines(self) -> tuple[str, ...]:
         """Statements of that condition."""
         return _any(self.partly)
-
-    @property
-    def partly_lines_of_all(self) -> tuple[str, ...]:
-        """Statements of that condition for the tile of all consumers."""
-        return _any(self._partly(evolve(self.places, tile="tile")))
 
 
 def _any(terms: tuple[str, ...]) -> tuple[str, ...]:

@@ -34,13 +34,11 @@ class Places:
         seq_kv: The number of keys.
         offset: By how much positions of queries exceed their indices, or "" for nothing.
         packed: Whether sequences are packed.
-        tile: The first query of a tile.
     """
 
     seq_kv: str
     offset: str
     packed: bool
-    tile: str = "m0"
 
     def position(self, query: str, align: str = "bottom-right") -> str:
         """Return the position of a query among the keys."""
@@ -276,14 +274,14 @@ def whole_span(mask: Mask | None, places: Places) -> Span | None:
         return Span()
     if isinstance(mask, (Causal, Window)):
         left, right = (None, 0) if isinstance(mask, Causal) else (mask.left, mask.right)
-        last = places.position(f"{places.tile} + BLOCK_M", mask.align)
-        first = places.position(places.tile, mask.align)
+        last = places.position("m0 + BLOCK_M", mask.align)
+        first = places.position("m0", mask.align)
         return Span(
             () if left is None else (_less(last, left + 1),),
             () if right is None else (_more(first, right + 1),),
         )
     if isinstance(mask, PrefixLm):
-        return Span((), (f"T.max({places.position(places.tile)} + 1, {mask.name}[b])",))
+        return Span((), (f"T.max({places.position('m0')} + 1, {mask.name}[b])",))
     if isinstance(mask, Both):
         spans = [whole_span(part, places) for part in mask.masks]
         known = [span for span in spans if span is not None]

@@ -43,41 +43,59 @@ class AttentionRoles(AttentionMasked):
     def barriers(self) -> tuple[str, ...]:
         """The barriers in shared memory, as one argument."""
         rings = (f"{name}_{side}" for side in ("full", "empty") for name in "kv")
-        return ("q_full", *rings)
+        return ("q_full", *rings, *(("judged",) if self.cleans else ()))
+
+    @property
+    def shared_tiles(self) -> tuple[str, ...]:
+        """What producer and consumers share beside barriers, as one argument."""
+        return ("k_shared", "v_shared", *(("flawed",) if self.cleans else ()))
+
+    @property
+    def attempted(self) -> str:
+        """Whether an attempt is made: the first, or one after what came out was not finite."""
+        flawed = " | ".join(f"flawed[{group}]" for group in self.groups)
+        return f"T.if_then_else(attempt == 0, 1, {flawed}) != 0"
+
+    @property
+    def turn(self) -> str:
+        """The number of a step, counted over attempts."""
+        return "turn" if self.cleans else "step"
+
+    @property
+    def _attempts(self) -> tuple[str, ...]:
+        return ("attempt",) if self.cleans else ()
 
     @property
     def produce_takes(self) -> tuple[str, ...]:
         """Parameters, and arguments, of the producer."""
         tiles = tuple(f"q{group}_shared" for group in self.groups)
-        return ("b", "h", "m0", "stop", "steps", "q", "k", "v", *tiles, "rings", "barriers")
+        return (*self._attempts, "here", "q", "k", "v", *tiles, "tiles", "barriers")
 
     @property
     def _tensors(self) -> tuple[str, ...]:
-        return tuple(o.name for o in self.params if o.kind != "mainloop")
+        names = tuple(o.name for o in self.params if o.kind != "mainloop")
+        return ("v", *names) if self.cleans else names
 
     @property
     def consume_takes(self) -> tuple[str, ...]:
         """Parameters of a consumer."""
-        flawed = ("flawed",) if self.cleans else ()
-        head = ("group", "b", "h", "tile", "stop", "steps", *self._tensors)
-        return (*head, "q_shared", "out_shared", *flawed, "rings", "barriers")
+        head = (*self._attempts, "group", "here", *self._tensors)
+        return (*head, "q_shared", "out_shared", "tiles", "barriers")
 
     def consume_as(self, group: int) -> tuple[str, ...]:
         """Return the arguments of one consumer."""
         own = {
             "group": str(group),
-            "tile": "m0",
             "q_shared": f"q{group}_shared",
             "out_shared": f"{'q' if self.out_reuses_q else 'out'}{group}_shared",
-            "flawed": f"flawed{group}",
         }
         return tuple(own.get(name, name) for name in self.consume_takes)
 
     @property
-    def clean_takes(self) -> tuple[str, ...]:
-        """Parameters, and arguments, of what takes values out that some query does not see."""
-        seen = (name for name in self.sees_takes if name != "slot")
-        return ("group", "m0", "n0", "slot", "acc", "v_shared", "flawed", *seen)
+    def show_takes(self) -> tuple[str, ...]:
+        """Parameters, and arguments, of what adds hidden values for queries that see them."""
+        own = ("m0", "stop", "steps", "acc", "v", "b", "h")
+        return tuple(dict.fromkeys((*own, *self.sees_takes)))
 
     @property
     def weigh_takes(self) -> tuple[str, ...]:

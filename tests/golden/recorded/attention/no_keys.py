@@ -40,6 +40,7 @@ def build():
             shift = T.alloc_fragment((BLOCK_M,), "float32")
             rescale = T.alloc_fragment((BLOCK_M,), "float32")
             part = T.alloc_fragment((BLOCK_M,), "float32")
+            share = T.alloc_fragment((BLOCK_M,), "float32")
 
             m0 = bm * BLOCK_M
             T.fill(base, -T.infinity("float32"))
@@ -60,8 +61,10 @@ def build():
             for i, d in T.Parallel(BLOCK_M, DIM_V):
                 acc[i, d] *= rescale[i]
             T.copy(shift, base)
+            for i in T.Parallel(BLOCK_M):
+                share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(BLOCK_M, DIM_V):
-                acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+                acc[i, d] *= share[i]
             T.copy(acc, out_shared)
             T.copy(out_shared, out[b, m0 : m0 + BLOCK_M, h, 0:DIM_V])
             for i in T.Parallel(BLOCK_M):

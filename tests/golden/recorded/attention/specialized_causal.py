@@ -36,7 +36,7 @@ def build():
 
     @T.macro
     def weigh(m0, n0, scores, rows):
-        top, base, shift, rescale, total, part = rows
+        top, base, shift, rescale, sums = rows
         partly = n0 + BLOCK_N > m0 + 1
         if partly:
             for i, j in T.Parallel(ROWS, BLOCK_N):
@@ -53,107 +53,106 @@ def build():
             rescale[i] = T.exp2(rescale[i] - shift[i])
         for i, j in T.Parallel(ROWS, BLOCK_N):
             scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
-        T.reduce_sum(scores, part, dim=1)
-        for i in T.Parallel(ROWS):
-            total[i] = total[i] * rescale[i] + part[i]
+        for i, j in T.Parallel(ROWS, 8):
+            sums[i, j] *= rescale[i]
+        T.reduce_sum(T.view(scores, (ROWS, BLOCK_N // 8, 8)), sums, dim=1, clear=False)
 
     @T.macro
-    def clean(group, m0, n0, slot, acc, v_shared, flawed):
-        # What is not finite must not reach who does not see it: 0 times it is NaN.
-        T.fill(flawed, 0)
-        T.sync_threads(12 + group, 128)
-        for j, d in T.Parallel(BLOCK_N, DIM_V):
-            if ~T.isfinite(T.cast(v_shared[slot, j, d], "float32")):
-                flawed[0] = 1
-        T.sync_threads(12 + group, 128)
-        if flawed[0] != 0:
-            for j in T.serial(BLOCK_N):
-                for i, d in T.Parallel(ROWS, DIM_V):
-                    x = T.cast(v_shared[slot, j, d], "float32")
-                    seen = sees(m0 + i, n0 + j)
-                    acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
-        # Every consumer has read the values before one of them changes them for all.
-        T.sync_threads(11, 256)
+    def clean(group, slot, v_shared):
+        # What is not finite becomes 0: times 0, it would be NaN.
         if group == 0:
-            if flawed[0] != 0:
-                for j, d in T.Parallel(BLOCK_N, DIM_V):
-                    x = v_shared[slot, j, d]
-                    is_finite = T.isfinite(T.cast(x, "float32"))
-                    v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
+            for j, d in T.Parallel(BLOCK_N, DIM_V):
+                x = v_shared[slot, j, d]
+                is_finite = T.isfinite(T.cast(x, "float32"))
+                v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
             T.fence_proxy_async()
         T.sync_threads(11, 256)
 
     @T.macro
-    def produce(b, h, m0, stop, steps, q, k, v, q0_shared, q1_shared, rings, barriers):
-        k_shared, v_shared = rings
-        q_full, k_full, v_full, k_empty, v_empty = barriers
-        T.dec_max_nreg(24)
+    def show(m0, stop, steps, acc, v, b, h):
+        # What was made 0 is added for those who see it.
+        for step in T.serial(steps):
+            n0 = (stop - 1 - step) * BLOCK_N
+            for j in T.serial(BLOCK_N):
+                for i, d in T.Parallel(ROWS, DIM_V):
+                    x = T.cast(v[b, n0 + j, h // GROUP, d], "float32")
+                    seen = sees(m0 + i, n0 + j)
+                    acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
+
+    @T.macro
+    def produce(attempt, here, q, k, v, q0_shared, q1_shared, tiles, barriers):
+        b, h, m0, stop, steps = here
+        k_shared, v_shared, flawed = tiles
+        q_full, k_full, v_full, k_empty, v_empty, judged = barriers
         T.tma_copy(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, barrier=q_full)
         T.tma_copy(q[b, m0 + 1 * ROWS : m0 + 1 * ROWS + ROWS, h, 0:DIM], q1_shared, barrier=q_full)
         T.barrier_arrive(q_full)
         for step in T.serial(steps):
             n0 = (stop - 1 - step) * BLOCK_N
-            slot = step % STAGES
+            turn = attempt * steps + step
+            slot = turn % STAGES
             # Passes at once in the first round, when the slots are empty from the start.
-            T.barrier_wait(k_empty[slot], (step // STAGES + 1) % 2)
+            T.barrier_wait(k_empty[slot], (turn // STAGES + 1) % 2)
             T.tma_copy(
                 k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM],
                 k_shared[slot, :, :],
                 barrier=k_full[slot],
             )
             T.barrier_arrive(k_full[slot])
-            T.barrier_wait(v_empty[slot], (step // STAGES + 1) % 2)
+            T.barrier_wait(v_empty[slot], (turn // STAGES + 1) % 2)
             T.tma_copy(
                 v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V],
                 v_shared[slot, :, :],
                 barrier=v_full[slot],
             )
             T.barrier_arrive(v_full[slot])
+        T.barrier_wait(judged, attempt)
 
     @T.macro
-    def consume(group, b, h, tile, stop, steps, out, q_shared, out_shared, flawed, rings, barriers):
-        k_shared, v_shared = rings
-        q_full, k_full, v_full, k_empty, v_empty = barriers
+    def consume(attempt, group, here, v, out, q_shared, out_shared, tiles, barriers):
+        b, h, tile, stop, steps = here
+        k_shared, v_shared, flawed = tiles
+        q_full, k_full, v_full, k_empty, v_empty, judged = barriers
         scores = T.alloc_fragment((ROWS, BLOCK_N), "float32")
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
+        sums = T.alloc_fragment((ROWS, 8), "float32")
         top = T.alloc_fragment((ROWS,), "float32")
         base = T.alloc_fragment((ROWS,), "float32")
         shift = T.alloc_fragment((ROWS,), "float32")
         rescale = T.alloc_fragment((ROWS,), "float32")
         total = T.alloc_fragment((ROWS,), "float32")
-        part = T.alloc_fragment((ROWS,), "float32")
-        rows = (top, base, shift, rescale, total, part)
-        T.inc_max_nreg(240)
+        share = T.alloc_fragment((ROWS,), "float32")
+        rows = (top, base, shift, rescale, sums)
         m0 = tile + group * ROWS
         T.fill(top, -T.infinity("float32"))
         T.fill(base, -T.infinity("float32"))
-        T.clear(total)
+        T.clear(sums)
         T.clear(acc)
-        T.barrier_wait(q_full, 0)
-        T.barrier_wait(k_full[0], 0)
-        T.wgmma_gemm(q_shared, k_shared[0, :, :], scores, transpose_B=True, clear_accum=True)
+        slot = attempt * steps % STAGES
+        T.barrier_wait(q_full, attempt)
+        T.barrier_wait(k_full[slot], attempt * steps // STAGES % 2)
+        T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
         # Consumers take turns with the tensor cores: one has them while the others weigh scores.
         if group == 1:
             T.named_barrier_arrive(8, 256)
         T.wait_wgmma(0)
-        T.barrier_arrive(k_empty[0])
+        T.barrier_arrive(k_empty[slot])
         n0 = (stop - 1) * BLOCK_N
         weigh(m0, n0, scores, rows)
         T.copy(scores, weights)
         for step in T.serial(steps - 1):
-            slot, ahead = step % STAGES, (step + 1) % STAGES
-            n0 = (stop - 1 - step) * BLOCK_N
-            partly = n0 + BLOCK_N > tile + 1
-            if partly:
-                T.barrier_wait(v_full[slot], step // STAGES % 2)
-                clean(group, m0, n0, slot, acc, v_shared, flawed)
-            T.barrier_wait(k_full[ahead], (step + 1) // STAGES % 2)
+            turn = attempt * steps + step
+            slot, ahead = turn % STAGES, (turn + 1) % STAGES
+            if attempt == 1:
+                T.barrier_wait(v_full[slot], turn // STAGES % 2)
+                clean(group, slot, v_shared)
+            T.barrier_wait(k_full[ahead], (turn + 1) // STAGES % 2)
             T.sync_threads(8 + group, 256)
             T.wgmma_gemm(
                 q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
             )
-            T.barrier_wait(v_full[slot], step // STAGES % 2)
+            T.barrier_wait(v_full[slot], turn // STAGES % 2)
             T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
             T.named_barrier_arrive(8 + (group + 1) % 2, 256)
             T.wait_wgmma(1)
@@ -167,23 +166,33 @@ def build():
             T.copy(scores, weights)
         if group == 0:
             T.sync_threads(8, 256)
-        slot = (steps - 1) % STAGES
-        n0 = (stop - steps) * BLOCK_N
-        partly = n0 + BLOCK_N > tile + 1
-        if partly:
-            T.barrier_wait(v_full[slot], (steps - 1) // STAGES % 2)
-            clean(group, m0, n0, slot, acc, v_shared, flawed)
-        T.barrier_wait(v_full[slot], (steps - 1) // STAGES % 2)
+        turn = attempt * steps + steps - 1
+        slot = turn % STAGES
+        T.barrier_wait(v_full[slot], turn // STAGES % 2)
+        if attempt == 1:
+            clean(group, slot, v_shared)
         T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
         T.wait_wgmma(0)
-
+        T.barrier_arrive(v_empty[slot])
+        if attempt == 1:
+            show(m0, stop, steps, acc, v, b, h)
+        # Some value may be one that a query does not see, and 0 times what is not finite is NaN.
         for i, d in T.Parallel(ROWS, DIM_V):
-            acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+            if (attempt == 0) & ~T.isfinite(acc[i, d]):
+                flawed[group] = 1
+
+        T.reduce_sum(sums, total, dim=1)
+        for i in T.Parallel(ROWS):
+            share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
+        for i, d in T.Parallel(ROWS, DIM_V):
+            acc[i, d] *= share[i]
         T.sync_threads(12 + group, 128)
         T.copy(acc, out_shared)
         T.fence_proxy_async()
         T.sync_threads(12 + group, 128)
         T.copy(out_shared, out[b, m0 : m0 + ROWS, h, 0:DIM_V])
+        T.barrier_arrive(judged)
+        T.barrier_wait(judged, attempt)
 
     @T.prim_func
     def attention_bfloat16_causal(
@@ -192,13 +201,15 @@ def build():
         v: T.Tensor((BATCH, SEQ_KV, KV_HEADS, DIM_V), "bfloat16"),
         out: T.Tensor((BATCH, SEQ_Q, HEADS, DIM_V), "bfloat16"),
     ):
+        # Weights below 2^-126 of the largest are 0: without this, nvcc scales each to keep them.
+        T.annotate_compile_flags(["-ftz=true"])
         with T.Kernel(HEADS, T.ceildiv(SEQ_Q, BLOCK_M), BATCH, threads=384) as (h, bm, b):
             q0_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
             q1_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
             k_shared = T.alloc_shared((STAGES, BLOCK_N, DIM), "bfloat16")
             v_shared = T.alloc_shared((STAGES, BLOCK_N, DIM_V), "bfloat16")
-            flawed0 = T.alloc_shared((1,), "int32")
-            flawed1 = T.alloc_shared((1,), "int32")
+            flawed = T.alloc_shared((2,), "int32")
+            judged = T.alloc_barrier(256)
             q_full = T.alloc_barrier(128)
             k_full = T.alloc_barrier([128] * STAGES)
             k_empty = T.alloc_barrier([256] * STAGES)
@@ -209,19 +220,28 @@ def build():
             stop = m0 + BLOCK_M
             stop = T.ceildiv(T.min(stop, SEQ_KV), BLOCK_N)
             steps = stop
-            rings = (k_shared, v_shared)
-            barriers = (q_full, k_full, v_full, k_empty, v_empty)
+            here = (b, h, m0, stop, steps)
+            tiles = (k_shared, v_shared, flawed)
+            barriers = (q_full, k_full, v_full, k_empty, v_empty, judged)
             tx = T.get_thread_binding()
+            # Every role makes a second attempt where what came out of the first is not finite.
+            T.clear(flawed)
+            T.sync_threads()
             if tx < 128:
-                consume(
-                    0, b, h, m0, stop, steps, out, q0_shared, q0_shared, flawed0, rings, barriers
-                )
+                T.inc_max_nreg(240)
+                for attempt in T.unroll(2):
+                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1]) != 0:
+                        consume(attempt, 0, here, v, out, q0_shared, q0_shared, tiles, barriers)
             elif tx < 256:
-                consume(
-                    1, b, h, m0, stop, steps, out, q1_shared, q1_shared, flawed1, rings, barriers
-                )
+                T.inc_max_nreg(240)
+                for attempt in T.unroll(2):
+                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1]) != 0:
+                        consume(attempt, 1, here, v, out, q1_shared, q1_shared, tiles, barriers)
             else:
-                produce(b, h, m0, stop, steps, q, k, v, q0_shared, q1_shared, rings, barriers)
+                T.dec_max_nreg(24)
+                for attempt in T.unroll(2):
+                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1]) != 0:
+                        produce(attempt, here, q, k, v, q0_shared, q1_shared, tiles, barriers)
 
     return attention_bfloat16_causal
 

@@ -58,7 +58,7 @@ class DecodeMasked(DecodeNames):
     def places(self) -> DecodePlaces:
         """How sizes and positions are spelled."""
         query, head = self.query("row"), self.head("row")
-        return DecodePlaces("length", "", False, "m0", query=query, head=head)
+        return DecodePlaces("length", "", False, query=query, head=head)
 
     @property
     def sees(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

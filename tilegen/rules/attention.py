@@ -17,7 +17,7 @@ MAX_PLACE = 2**24
 # Registers of a thread beside its parts of scores, weights and output.
 _CONSUMER, _ALONE, _FUNCTION = 48, 72, 40
 _SPECIALIZED = 32  # of a consumer that is written as such: no copies, no predicates
-_ATTEMPTS = 52  # of what a chain keeps for two attempts at a tile
+_ATTEMPTS = 52  # of a chain, be it a long function, for two attempts at a tile
 _AHEAD = 80  # of copies two steps and more ahead by the threads that multiply
 _SETMAXNREG = {1: 240, 2: 240}
 
@@ -171,9 +171,11 @@ def register_estimate(g: AttentionGeometry) -> int:
     held = acc + pairs + pairs // 2
     base = _CONSUMER if g.warp_specialized else _ALONE
     if g.specialized:
-        base = _SPECIALIZED + (_ATTEMPTS if g.cleans and g.score_steps else 0)
+        base = _SPECIALIZED
     elif s.num_stages > 1 and not g.warp_specialized:
         base += _AHEAD
+    if g.specialized and g.cleans and g.score_steps:
+        return held + base + _ATTEMPTS
     long = any(calls_long_function(step.value) for step in g.score_steps)
     return held + base + (_FUNCTION if long else 0)
 

@@ -13,7 +13,7 @@ spec: Attention(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=16, kv_hea
       seq_q=Dyn(name='queries', multiple_of=1, hint=4096), seq_kv=Dyn(name='keys',
       multiple_of=1, hint=4096), head_dim=64, dtype='bfloat16', scores=(Softcap(30.0),),
       mask=Window(255, 0) & MaskTensor(), sink=True, return_lse=True)
-schedule: AttentionSchedule(block_m=128, block_n=112, num_stages=2, threads=256, order='heads',
+schedule: AttentionSchedule(block_m=192, block_n=48, num_stages=3, threads=384, order='heads',
           variant='warp_specialized')
 """
 
@@ -23,8 +23,8 @@ import torch
 
 HEADS, KV_HEADS = 16, 4
 DIM, DIM_V = 64, 64
-BLOCK_M, BLOCK_N = 128, 112
-ROWS, STAGES = 64, 2
+BLOCK_M, BLOCK_N = 192, 48
+ROWS, STAGES = 64, 3
 GROUP = 4
 SCALE = 0.125
 LOG2_E = 1.4426950408889634
@@ -79,7 +79,7 @@ def build():
                 is_finite = T.isfinite(T.cast(x, "float32"))
                 v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
             T.fence_proxy_async()
-        T.sync_threads(11, 256)
+        T.sync_threads(11, 384)
 
     @T.macro
     def show(m0, stop, steps, acc, v, b, h, mask):
@@ -93,12 +93,13 @@ def build():
                     acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
 
     @T.macro
-    def produce(attempt, here, q, k, v, q0_shared, q1_shared, tiles, barriers):
+    def produce(attempt, here, q, k, v, q0_shared, q1_shared, q2_shared, tiles, barriers):
         b, h, m0, stop, steps = here
         k_shared, v_shared, flawed = tiles
         q_full, k_full, v_full, k_empty, v_empty, judged = barriers
         T.tma_copy(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, barrier=q_full)
         T.tma_copy(q[b, m0 + 1 * ROWS : m0 + 1 * ROWS + ROWS, h, 0:DIM], q1_shared, barrier=q_full)
+        T.tma_copy(q[b, m0 + 2 * ROWS : m0 + 2 * ROWS + ROWS, h, 0:DIM], q2_shared, barrier=q_full)
         T.barrier_arrive(q_full)
         for step in T.serial(steps):
             n0 = (stop - 1 - step) * BLOCK_N
@@ -151,7 +152,10 @@ def build():
         T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
         # Consumers take turns with the tensor cores: one has them while the others weigh scores.
         if group == 1:
-            T.named_barrier_arrive(8, 256)
+            T.named_barrier_arrive(8, 384)
+        if group == 2:
+            T.named_barrier_arrive(8, 384)
+            T.named_barrier_arrive(9, 384)
         T.wait_wgmma(0)
         T.barrier_arrive(k_empty[slot])
         n0 = (stop - 1) * BLOCK_N
@@ -164,13 +168,14 @@ def build():
                 T.barrier_wait(v_full[slot], turn // STAGES % 2)
                 clean(group, slot, v_shared)
             T.barrier_wait(k_full[ahead], (turn + 1) // STAGES % 2)
-            T.sync_threads(8 + group, 256)
+            T.sync_threads(8 + group, 384)
             T.wgmma_gemm(
                 q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
             )
             T.barrier_wait(v_full[slot], turn // STAGES % 2)
             T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
-            T.named_barrier_arrive(8 + (group + 1) % 2, 256)
+            T.named_barrier_arrive(8 + (group + 1) % 3, 384)
+            T.named_barrier_arrive(8 + (group + 2) % 3, 384)
             T.wait_wgmma(1)
             T.barrier_arrive(k_empty[ahead])
             n0 = (stop - 2 - step) * BLOCK_N
@@ -181,7 +186,10 @@ def build():
                 acc[i, d] *= rescale[i]
             T.copy(scores, weights)
         if group == 0:
-            T.sync_threads(8, 256)
+            T.sync_threads(8, 384)
+            T.named_barrier_arrive(9, 384)
+        if group == 1:
+            T.sync_threads(9, 384)
         turn = attempt * steps + steps - 1
         slot = turn % STAGES
         T.barrier_wait(v_full[slot], turn // STAGES % 2)
@@ -237,18 +245,19 @@ def build():
     ):
         # Weights below 2^-126 of the largest are 0: without this, nvcc scales each to keep them.
         T.annotate_compile_flags(["-ftz=true"])
-        with T.Kernel(HEADS, T.ceildiv(queries, BLOCK_M), batch, threads=384) as (h, bm, b):
+        with T.Kernel(HEADS, T.ceildiv(queries, BLOCK_M), batch, threads=512) as (h, bm, b):
             q0_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
             q1_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
+            q2_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
             k_shared = T.alloc_shared((STAGES, BLOCK_N, DIM), "bfloat16")
             v_shared = T.alloc_shared((STAGES, BLOCK_N, DIM_V), "bfloat16")
-            flawed = T.alloc_shared((2,), "int32")
-            judged = T.alloc_barrier(256)
+            flawed = T.alloc_shared((3,), "int32")
+            judged = T.alloc_barrier(384)
             q_full = T.alloc_barrier(128)
             k_full = T.alloc_barrier([128] * STAGES)
-            k_empty = T.alloc_barrier([256] * STAGES)
+            k_empty = T.alloc_barrier([384] * STAGES)
             v_full = T.alloc_barrier([128] * STAGES)
-            v_empty = T.alloc_barrier([256] * STAGES)
+            v_empty = T.alloc_barrier([384] * STAGES)
 
             m0 = (T.ceildiv(queries, BLOCK_M) - 1 - bm) * BLOCK_M
             stop = m0 + BLOCK_M + keys - queries
@@ -265,9 +274,9 @@ def build():
             T.clear(flawed)
             T.sync_threads()
             if tx < 128:
-                T.inc_max_nreg(240)
+                T.inc_max_nreg(160)
                 for attempt in T.unroll(2):
-                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1]) != 0:
+                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1] | flawed[2]) != 0:
                         consume(
                             attempt,
                             0,
@@ -283,9 +292,9 @@ def build():
                             barriers,
                         )
             elif tx < 256:
-                T.inc_max_nreg(240)
+                T.inc_max_nreg(160)
                 for attempt in T.unroll(2):
-                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1]) != 0:
+                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1] | flawed[2]) != 0:
                         consume(
                             attempt,
                             1,
@@ -300,11 +309,31 @@ def build():
                             tiles,
                             barriers,
                         )
-            else:
-                T.dec_max_nreg(24)
+            elif tx < 384:
+                T.inc_max_nreg(160)
                 for attempt in T.unroll(2):
-                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1]) != 0:
-                        produce(attempt, here, q, k, v, q0_shared, q1_shared, tiles, barriers)
+                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1] | flawed[2]) != 0:
+                        consume(
+                            attempt,
+                            2,
+                            here,
+                            v,
+                            mask,
+                            sink,
+                            out,
+                            lse,
+                            q2_shared,
+                            q2_shared,
+                            tiles,
+                            barriers,
+                        )
+            else:
+                T.dec_max_nreg(32)
+                for attempt in T.unroll(2):
+                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1] | flawed[2]) != 0:
+                        produce(
+                            attempt, here, q, k, v, q0_shared, q1_shared, q2_shared, tiles, barriers
+                        )
 
     return attention_bfloat16_softcap_window_masktensor_sink_lse
 

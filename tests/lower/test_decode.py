@@ -38,12 +38,21 @@ def test_queries_are_read_by_vectors_and_parts_not_at_all_without_keys():
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("name", ["plain", "functions", "sm_80"])
+@pytest.mark.parametrize("name", ["plain", "pairs", "functions", "sm_80"])
 def test_defaults_do_not_spill(name):
     program = DECODE[name]
     found = program.resources()
     assert found.spill_stores == found.spill_loads == 0, program
     assert found.registers <= register_limit(program.geometry)
+
+
+def test_two_ctas_share_the_registers_of_an_sm():
+    program = DECODE["pairs"]
+    text = lower(program).cuda_source
+    assert "__launch_bounds__(256, 2)" in text
+    assert "warpgroup_reg_dealloc<24>" in text
+    assert "warpgroup_reg_alloc<216>" in text
+    assert 128 * (24 + 216) <= program.target.registers_per_sm // 2
 
 
 @pytest.mark.parametrize(("name", "most"), [("plain", 120), ("window", 135)])

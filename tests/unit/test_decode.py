@@ -80,6 +80,9 @@ def test_what_is_not_served_is_refused_by_name(fields, rule, field):
         (WIDE, {"num_stages": 8, "block_n": 128, "num_splits": 1}, "smem-capacity"),
         ({**WIDE, "head_dim": 256}, {"block_n": 96, "threads": 128, "num_stages": 1}, "registers"),
         ({}, {"threads": 96}, "threads"),
+        (WIDE, {"min_blocks": 2, "num_stages": 6, "block_n": 64, "num_splits": 1}, "min-blocks"),
+        ({}, {"min_blocks": 2, "threads": 256}, "threads"),
+        ({}, {"min_blocks": 2, "num_stages": 0}, "min-blocks"),
         ({"batch": 70000, "kv_len": 4096}, {}, "grid-extent"),
     ],
 )

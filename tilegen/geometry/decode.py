@@ -6,6 +6,8 @@ from attrs import frozen
 
 from tilegen.geometry.decode_torch import DecodeTorch
 
+REGISTERS = (24, 216)  # of 256 for a thread of each in the half of an SM, in steps of 8
+
 
 @frozen
 class DecodeGeometry(DecodeTorch):
@@ -15,6 +17,11 @@ class DecodeGeometry(DecodeTorch):
     def name(self) -> str:
         """Name of the emitted function, such as ``decode_bfloat16_paged``."""
         return "_".join(["decode", self.spec.dtype.value, *self.parts])
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a thread that loads, and of one that multiplies, of two CTAs on an SM."""
+        return REGISTERS
 
     @property
     def launch(self) -> tuple[str, str]:

@@ -50,7 +50,7 @@ class DecodeBlocks:
     def ctas_per_sm(self) -> int:
         """CTAs that an SM holds at once."""
         if self.warp_specialized:
-            return 1
+            return self.schedule.min_blocks
         by_registers = self.target.registers_per_sm // (max(self.threads, 32) * _REGISTERS)
         by_memory = self.target.smem_per_sm // (self.smem_bytes + 1024)
         return max(1, min(by_registers, by_memory))

@@ -86,11 +86,32 @@ def _smem_capacity(g: DecodeGeometry) -> Iterator[Violation]:
         )
 
 
+def _pairs(g: DecodeGeometry) -> Iterator[Violation]:
+    s = g.schedule
+    if s.min_blocks == 1:
+        return
+    if not (g.warp_specialized and g.producer_copies_by_tma and s.threads == 128):
+        yield Violation(
+            "min_blocks",
+            s.min_blocks,
+            "registers are shared out among two CTAs of 128 threads that multiply and 128 that "
+            "load by TMA",
+        )
+    needed = s.min_blocks * (g.smem_bytes + 2 * BARRIER_BYTES)  # as many the system keeps
+    if needed > g.target.smem_per_sm:
+        yield Violation(
+            "min_blocks",
+            s.min_blocks,
+            f"{s.min_blocks} CTAs need {needed} B of shared memory, an SM has "
+            f"{g.target.smem_per_sm}",
+        )
+
+
 def register_limit(g: DecodeGeometry) -> int:
     """Return the registers that a thread which multiplies may use before it spills."""
     groups, rest = divmod(g.schedule.threads, 128)
     if g.warp_specialized and g.producer_copies_by_tma and not rest and groups in _SETMAXNREG:
-        return _SETMAXNREG[groups]
+        return g.registers[1] if g.schedule.min_blocks > 1 else _SETMAXNREG[groups]
     return g.target.register_share(g.threads)
 
 
@@ -144,6 +165,7 @@ RULES = (
     Rule("threads", "TileLang adds producers and checks no limit (H18a).", _threads),
     Rule("pipeline", "Stages are for steps that there are, and tiles that none writes.", _stages),
     Rule("smem-capacity", "TileLang compiles what a CTA cannot hold (H18a).", _smem_capacity),
+    Rule("min-blocks", "CTAs that share an SM share its registers and memory.", _pairs),
     Rule("registers", "Spilled scores cost more than any tile saves.", _registers),
     Rule("function-places", "Places in users' functions are float32 numbers.", _places),
     Rule("grid-extent", "Grid axes y and z hold 65535 CTAs (H19).", _grid),

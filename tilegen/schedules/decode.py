@@ -12,7 +12,7 @@ from attrs import evolve, field, frozen
 from tilegen.dims import hint
 from tilegen.errors import ScheduleError
 from tilegen.geometry.splits import MAX_SPLITS, auto_splits
-from tilegen.schedules.fields import UNSET, positive
+from tilegen.schedules.fields import UNSET, one_of, positive
 from tilegen.schedules.fields import describe as _describe
 from tilegen.specs.attended import bounds
 from tilegen.specs.decode import Decode
@@ -37,6 +37,9 @@ def _count() -> Any:
     return field(default=UNSET, validator=_is_count)
 
 
+MIN_BLOCKS = (1, 2)
+
+
 @frozen(kw_only=True, repr=False)
 class DecodeSchedule:
     """Tile sizes, pipeline and splits of decode; unset fields are chosen by tilegen.
@@ -51,6 +54,8 @@ class DecodeSchedule:
         num_splits: CTAs that share the keys of a sequence, 1 to 256; a second launch then merges
             what they leave. ``"auto"`` is chosen for the sizes of the spec, those of dynamic
             dimensions by their hints.
+        min_blocks: CTAs that must fit on an SM, 1 or 2: one of two loads while the other begins or
+            ends.
 
     Raises:
         ScheduleError: A field has a value that no program could use.
@@ -60,6 +65,7 @@ class DecodeSchedule:
     num_stages: int = positive(minimum=0)
     threads: int = positive(multiple_of=32, minimum=32)
     num_splits: int | Literal["auto"] = _count()
+    min_blocks: int = one_of(*MIN_BLOCKS)
 
     def __repr__(self) -> str:
         return _describe(self)
@@ -75,6 +81,7 @@ OPTIONS: dict[str, tuple[object, ...]] = {
     "threads": (32, 64, 128, 256),
     "block_n": (16, 32, 48, 64, 96, 128, 192, 256),
     "num_splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64),
+    "min_blocks": MIN_BLOCKS,
 }
 # Values that fields accept: those a search tries, and odd ones, but few splits, which are CTAs.
 VALUES: dict[str, tuple[object, ...]] = {
@@ -91,7 +98,7 @@ _RINGS += ((32, (8, 6, 4, 2)), (16, (8, 6, 4, 2)))
 
 def candidates(spec: Decode, target: Target, variant: object = None) -> Iterator[DecodeSchedule]:
     """Yield different complete schedules in order of preference; not all need be legal."""
-    made = DecodeSchedule(block_n=16, num_stages=0, threads=32, num_splits="auto")
+    made = DecodeSchedule(block_n=16, num_stages=0, threads=32, num_splits="auto", min_blocks=1)
     seen = set()
     for threads, (block_n, stages) in product(_threads(spec), _RINGS):
         keys = hint(spec.kv_len)
@@ -166,9 +173,10 @@ def cost_us(spec: Decode, target: Target, schedule: DecodeSchedule) -> float:
     ctas = max(hint(spec.batch), 1) * spec.kv_heads * tiles
     count = schedule.num_splits if isinstance(schedule.num_splits, int) else 1
     blocks = ceil(seen_keys(spec) / schedule.block_n)
-    step = step_bytes(spec, schedule) / (target.bandwidth * 1e3 / target.sms)
-    step = max(step / _AHEAD, step * min(1.0, ctas * count / target.sms))
+    slots = target.sms * schedule.min_blocks
+    step = step_bytes(spec, schedule) / (target.bandwidth * 1e3 / slots)
+    step = max(step / _AHEAD, step * min(1.0, ctas * count / slots))
     step *= 1.0 if schedule.num_stages > 2 else 1.4 if schedule.num_stages else 2.0
     step = max(step, 0.35 + schedule.block_n / 200)
-    waves = ceil(ctas * count / target.sms) * (2.0 + ceil(blocks / count) * step)
+    waves = ceil(ctas * count / slots) * (2.0 + ceil(blocks / count) * step)
     return max(waves + (3.0 if count > 1 else 0.0), spec.bytes(sizes) / (target.bandwidth * 1e3))

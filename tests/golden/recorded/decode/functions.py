@@ -14,7 +14,7 @@ spec: Decode(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=12, kv_heads=
       kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), head_dim=128, seq_q=2,
       dtype='bfloat16', scale=-0.1, mask=MaskMod(Function(value=(kv_idx + h < 1000) | (kv_idx >
       3000 + q_idx), loads=(), tensors=())), epilogue=(Multiply(), Cast('float16')))
-schedule: DecodeSchedule(block_n=128, num_stages=3, threads=128, num_splits=4)
+schedule: DecodeSchedule(block_n=128, num_stages=3, threads=128, num_splits=4, min_blocks=1)
 """
 
 import tilelang

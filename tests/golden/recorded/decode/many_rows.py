@@ -12,7 +12,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Decode(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=96, kv_heads=1,
       kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), head_dim=128, head_dim_v=256,
       seq_q=2, dtype='float16')
-schedule: DecodeSchedule(block_n=64, num_stages=4, threads=256, num_splits=8)
+schedule: DecodeSchedule(block_n=64, num_stages=4, threads=256, num_splits=8, min_blocks=1)
 """
 
 import tilelang

@@ -11,7 +11,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   lse      (64, 32, 1) float32
 spec: Decode(batch=64, heads=32, kv_heads=8, kv_len=4096, head_dim=128, dtype='bfloat16',
       sink=True, return_lse=True)
-schedule: DecodeSchedule(block_n=128, num_stages=3, threads=128, num_splits=1)
+schedule: DecodeSchedule(block_n=128, num_stages=3, threads=128, num_splits=1, min_blocks=1)
 """
 
 import tilelang

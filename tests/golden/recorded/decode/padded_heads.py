@@ -11,7 +11,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Decode(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=32, kv_heads=32,
       kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), head_dim=72, head_dim_v=40,
       dtype='bfloat16', return_lse=True)
-schedule: DecodeSchedule(block_n=128, num_stages=3, threads=128, num_splits=1)
+schedule: DecodeSchedule(block_n=128, num_stages=3, threads=128, num_splits=1, min_blocks=1)
 """
 
 import tilelang

@@ -13,7 +13,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Decode(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=32, kv_heads=8,
       kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), head_dim=128, dtype='bfloat16',
       page_size=64)
-schedule: DecodeSchedule(block_n=64, num_stages=6, threads=128, num_splits=2)
+schedule: DecodeSchedule(block_n=64, num_stages=6, threads=128, num_splits=2, min_blocks=1)
 """
 
 import tilelang

@@ -12,7 +12,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   partial_lse  (3, 4, 3, 32) float32
 spec: Decode(batch=4, heads=32, kv_heads=8, kv_len=4096, head_dim=128, seq_q=3,
       dtype='bfloat16', page_size=48, mask=Causal())
-schedule: DecodeSchedule(block_n=48, num_stages=8, threads=128, num_splits=3)
+schedule: DecodeSchedule(block_n=48, num_stages=8, threads=128, num_splits=3, min_blocks=1)
 """
 
 import tilelang

@@ -8,7 +8,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   kv_lens  (1,) int32
   out      (1, 1, 32, 128) bfloat16
 spec: Decode(batch=1, heads=32, kv_heads=8, kv_len=100, head_dim=128, dtype='bfloat16')
-schedule: DecodeSchedule(block_n=128, num_stages=1, threads=128, num_splits=1)
+schedule: DecodeSchedule(block_n=128, num_stages=1, threads=128, num_splits=1, min_blocks=1)
 """
 
 import tilelang

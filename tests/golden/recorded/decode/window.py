@@ -14,7 +14,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Decode(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=32, kv_heads=8,
       kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), head_dim=128, dtype='bfloat16',
       scores=(Softcap(50.0), Alibi()), mask=Window(1023, None), sink=True)
-schedule: DecodeSchedule(block_n=64, num_stages=6, threads=128, num_splits=2)
+schedule: DecodeSchedule(block_n=64, num_stages=6, threads=128, num_splits=2, min_blocks=1)
 """
 
 import tilelang

@@ -52,11 +52,23 @@ def test_offsets_into_tensors_of_any_size_are_64_bits_wide(name, tensors):
         assert all("int64_t" in offset for offset in found)
 
 
+def specialized(head_dim, **fields):
+    shape = {"batch": 2, "heads": 8, "kv_heads": 8, "seq_q": 4096, "seq_kv": 4096}
+    spec = tg.Attention(**shape, head_dim=head_dim, dtype="bfloat16", **fields)
+    schedule = tg.AttentionSchedule(variant="warp_specialized")
+    return tg.build(spec, target="sm_90a", schedule=schedule)
+
+
 BUILT = {
     "causal": ATTENTION["causal"],
     "mapped": ATTENTION["mapped"],
     "padded": ATTENTION["padded_heads"],
     "specialized": ATTENTION["specialized_causal"],
+    "specialized_narrow": specialized(64, mask=tg.Causal()),
+    "specialized_wide": specialized(256, mask=tg.Causal()),
+    "specialized_chain": specialized(
+        128, mask=tg.PrefixLm(), scores=(tg.ScoreBias(), tg.Softcap(2.0))
+    ),
 }
 
 

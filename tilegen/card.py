@@ -136,6 +136,7 @@ class Card:
         ranking: Where the schedule stands.
         choices: The schedule, field by field.
         tuned: What is recorded of tuned schedules for the spec at its hints, a line each.
+        owners: What each warpgroup has of the work, a line each, of families that divide it.
     """
 
     name: str
@@ -150,6 +151,7 @@ class Card:
     ranking: Ranking
     choices: tuple[Choice, ...]
     tuned: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the card as plain values."""
@@ -162,6 +164,7 @@ class Card:
             ("kernel", f"{self.name} for {self.target}" + (f", {sizes}" if sizes else "")),
             ("operation", self.operation),
             *_launch_rows(self.launch),
+            *((("work of", "\n".join(self.owners)),) if self.owners else ()),
             *_roofline_rows(self.roofline),
             *self._saving_rows(),
             *self._choice_rows(),

@@ -51,6 +51,7 @@ def explain(program: Program, sizes: Mapping[str, int] | None = None) -> Card:
         ranking=_ranking(program, given),
         choices=tuple(_choices(program, given, _is_tuned(program, tuned))),
         tuned=tuple(_tuned(program, tuned)),
+        owners=tuple(getattr(program.geometry, "owners", ())),
     )
 
 

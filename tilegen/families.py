@@ -129,7 +129,8 @@ FAMILIES = {
         fuzz_path="tilegen.fuzz.mla:FUZZED",
         templates={
             "pipelined": "mla/pipelined.py.j2",
-            "split_latent": "mla/split_latent.py.j2",
+            "warp_specialized": "mla/halves.py.j2",
+            "split_latent": "mla/halves.py.j2",
         },
     ),
     "rowwise": Family(

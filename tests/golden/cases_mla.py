@@ -38,6 +38,9 @@ MLA: dict[str, Program] = {
         {"q": "strided", "kv": "unaligned", "kv_lens": "strided", "lse": "strided"}
     ),
     "halves": _built(schedule={"variant": "split_latent"}),
+    "specialized": _built(
+        latent_dim=256, return_lse=True, schedule={"variant": "warp_specialized"}
+    ),
     "halves_paged_split": _built(
         kv_len=8064,
         page_size=192,

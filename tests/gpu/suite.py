@@ -17,6 +17,10 @@ On a GPU, from the project's root, the tables of docs/performance.md are made by
     tilegen bench tests/gpu/suite.py:caches --against sdpa,eager --markdown
     tilegen bench tests/gpu/suite.py:pages --against flashinfer,eager --markdown
 
+    tilegen bench tests/gpu/suite.py:mlas --against default,eager --markdown
+    tilegen bench tests/gpu/suite.py:mlas_fp16 --against default,eager --markdown
+    tilegen bench tests/gpu/suite.py:few_heads --against default,eager --markdown
+
 and the schedules that tilegen ships by
 
     tilegen tune tests/gpu/suite.py:gemms --budget 60 --store tilegen/tuned/sm_90a.json
@@ -143,3 +147,16 @@ def decoded(batch: int, kv_heads: int, kv_len: int, page_size: int | None = None
 CACHES = ((32, 8, 4096), (8, 8, 32768), (16, 8, 4096), (1, 4, 131072), (32, 32, 4096))
 caches = tuple(decoded(*shape) for shape in CACHES)
 pages = tuple(decoded(*shape, page_size=64) for shape in CACHES)
+
+
+def mla(heads: int, batch: int, kv_len: int, dtype: str = "bfloat16") -> tg.MlaDecode:
+    """Return MLA decode of DeepSeek's sizes over full caches of a length."""
+    return tg.MlaDecode(
+        batch=batch, heads=heads, kv_len=kv_len, scale=192**-0.5, dtype=dtype, return_lse=True
+    )
+
+
+MLA_LENGTHS = (1024, 4096, 8192, 32768)
+mlas = tuple(mla(128, batch, kv_len) for batch in (1, 16, 64, 128, 132) for kv_len in MLA_LENGTHS)
+mlas_fp16 = tuple(mla(128, batch, 8192, "float16") for batch in (64, 128, 132))
+few_heads = tuple(mla(heads, batch, 8192) for heads in (16, 64) for batch in (1, 16, 64, 128))

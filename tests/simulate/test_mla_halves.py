@@ -25,8 +25,8 @@ BASE = {
 }
 
 
-def built(splits=1, **fields):
-    schedule = tg.MlaSchedule(variant="split_latent", num_splits=splits)
+def built(splits=1, variant="split_latent", **fields):
+    schedule = tg.MlaSchedule(variant=variant, num_splits=splits)
     return tg.build(tg.MlaDecode(**{**BASE, **fields}), target="sm_90a", schedule=schedule)
 
 
@@ -35,8 +35,13 @@ def verified(program, given, level="tile", seed=0):
 
 
 DYNAMIC = {"batch": tg.dyn("batch", hint=9), "kv_len": tg.dyn("kv_len", hint=ROOM)}
+SPECIALIZED = {"variant": "warp_specialized"}
 PROGRAMS = {
     "plain": built(),
+    "a producer": built(**SPECIALIZED),
+    "a producer, pages, splits": built(
+        **SPECIALIZED, page_size=64, heads=2, seq_q=2, splits=2, dtype="float16"
+    ),
     "queries in a tile": built(heads=8, seq_q=2, rope_dim=32, dtype="float16"),
     "pages": built(page_size=64, heads=4, seq_q=3),
     "large pages": built(kv_len=576, page_size=192, heads=65, latent_dim=256, return_lse=False),
@@ -54,9 +59,10 @@ def test_any_lengths_in_one_batch(name, level):
 
 
 @pytest.mark.parametrize("length", [64, 448])
-@pytest.mark.parametrize("seed", range(2, 6))
-def test_other_orders_of_the_warpgroups(length, seed):
-    program = built(batch=1)
+@pytest.mark.parametrize("seed", range(2, 5))
+@pytest.mark.parametrize("variant", ["split_latent", "warp_specialized"])
+def test_other_orders_of_the_warpgroups(variant, length, seed):
+    program = built(batch=1, variant=variant)
     assert verified(program, operands(program.spec, (length,), room=ROOM), seed=seed).ok
 
 
@@ -164,12 +170,42 @@ FAULTS = {
         {"values"},
     ),
 }
+PRODUCER_FAULTS = {
+    "a block is overwritten in use": (
+        "            T.barrier_wait(k_empty[1], (pair + 1) % 2)\n",
+        "",
+        1,
+        {"race"},
+    ),
+    "its columns are freed too soon": (
+        "                    T.wait_wgmma(2)\n",
+        "                    T.wait_wgmma(3)\n",
+        1,
+        {"race"},
+    ),
+    "nobody frees a block": (
+        "                if pair + 1 < pairs:\n                    T.barrier_arrive(k_empty[0])\n",
+        "",
+        2,
+        {"deadlock"},
+    ),
+    "one warpgroup is enough to free it": (
+        "k_empty = T.alloc_barrier([256] * 2)",
+        "k_empty = T.alloc_barrier([128] * 2)",
+        1,
+        {"race", "phase"},
+    ),
+}
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found(name, tmp_path):
-    old, new, count, kinds = FAULTS[name]
-    program = built(batch=1)
+PLANTED = [("split_latent", *fault) for fault in FAULTS.items()]
+PLANTED += [("warp_specialized", *fault) for fault in PRODUCER_FAULTS.items()]
+
+
+@pytest.mark.parametrize(("variant", "name", "fault"), PLANTED, ids=[p[1] for p in PLANTED])
+def test_a_planted_fault_is_found(variant, name, fault, tmp_path):
+    old, new, count, kinds = fault
+    program = built(batch=1, variant=variant)
     assert program.source.count(old) == count
     path = tmp_path / "edited.py"
     path.write_text(program.source.replace(old, new))

@@ -223,8 +223,37 @@ def test_any_access_has_a_program():
     assert program.with_access({"kv": "unaligned"}).schedule.num_stages == 0
 
 
-def test_halves_of_what_tma_cannot_load_are_refused():
-    program = built(variant="split_latent")
+OWNERS = {
+    "pipelined": (
+        "warpgroup 0: scores keys 0:32 of each block; sums latent 0:256",
+        "warpgroup 1: scores keys 32:64 of each block; sums latent 256:512",
+        "producer: loads by TMA",
+    ),
+    "warp_specialized": (
+        "warpgroup 0: scores blocks 0, 2, ...; sums latent 0:256",
+        "warpgroup 1: scores blocks 1, 3, ...; sums latent 256:512",
+        "producer: loads by TMA",
+    ),
+    "split_latent": (
+        "warpgroup 0: scores blocks 0, 2, ...; sums latent 0:256; loads 0:256, 512:576 of these, "
+        "0:256 of the others",
+        "warpgroup 1: scores blocks 1, 3, ...; sums latent 256:512; loads 256:576 of these, "
+        "256:512 of the others",
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", OWNERS)
+def test_explain_draws_who_owns_what(variant):
+    card = built(mla(kv_len=8192, batch=64, heads=128), variant=variant).explain()
+    assert card.owners == OWNERS[variant]
+    assert "\n".join(OWNERS[variant][:1]) in str(card)
+    assert built(target="sm_80").explain().owners[0].startswith("warp 0: scores keys 0:8 of each")
+
+
+@pytest.mark.parametrize("variant", ["warp_specialized", "split_latent"])
+def test_halves_of_what_tma_cannot_load_are_refused(variant):
+    program = built(variant=variant)
     assert program.with_access({"kv": "unaligned"}).schedule.variant == "pipelined"
     assert program.with_access({"q": "unaligned"}).schedule == program.schedule
 

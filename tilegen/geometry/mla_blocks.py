@@ -88,7 +88,12 @@ class MlaBlocks:
     @property
     def by_halves(self) -> bool:
         """Whether warpgroups own halves of the latent elements, as the emitted kernel spells."""
-        return self.schedule.variant == "split_latent"
+        return self.schedule.variant != "pipelined"
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether a warpgroup of its own loads for them."""
+        return self.schedule.variant == "warp_specialized"
 
     @property
     def keys_a_step(self) -> int:
@@ -176,7 +181,7 @@ class MlaBlocks:
     @property
     def producer_threads(self) -> int:
         """Threads that load and do nothing else."""
-        return PRODUCER_THREADS if self.warp_specialized else 0
+        return PRODUCER_THREADS if self.warp_specialized or self.has_producer else 0
 
     @property
     def threads(self) -> int:

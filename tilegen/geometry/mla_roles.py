@@ -6,6 +6,8 @@ from attrs import frozen
 
 from tilegen.geometry.mla_blocks import PIECE, MlaBlocks
 
+# Registers of a producer and of a consumer thread: what setmaxnreg moves.
+REGISTERS = (24, 240)
 FIRST_BARRIER = 8  # named barriers of the emitted file; TileLang takes 3 and up for its own
 
 
@@ -20,6 +22,32 @@ class MlaRoles(MlaBlocks):
         After these, the one of all threads at the end, and one of each warpgroup's own.
         """
         return FIRST_BARRIER
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """What each warpgroup, or else each warp, scores, sums and loads, a line each."""
+        count = self.warps[1] if self.warps else 1
+        name = "warpgroup" if self.wgmma else "warp"
+        share, keys = self.spec.latent_dim // count, self.schedule.block_n // count
+        lines = []
+        for index in range(count):
+            first = f"keys {index * keys}:{(index + 1) * keys} of each block"
+            scores = f"blocks {index}, {index + 2}, ..." if self.by_halves else first
+            loads = ""
+            if self.by_halves and not self.has_producer:
+                held = (f"{a * PIECE}:{b * PIECE}" for a, b in self.owned(index, index))
+                other = (f"{a * PIECE}:{b * PIECE}" for a, b in self.owned(index, 1 - index))
+                loads = f"; loads {', '.join(held)} of these, {', '.join(other)} of the others"
+            sums = f"latent {index * share}:{(index + 1) * share}"
+            lines.append(f"{name} {index}: scores {scores}; sums {sums}{loads}")
+        if self.producer_threads:
+            lines.append("producer: loads by TMA")
+        return tuple(lines)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers of a producer and of a consumer thread."""
+        return REGISTERS
 
     @property
     def pieces(self) -> int:
@@ -51,15 +79,34 @@ class MlaRoles(MlaBlocks):
         """What the place of a block of keys follows from."""
         return ("b", "kv") if self.spec.page_size is None else ("b", "kv", "page_table", "length")
 
-    def load_call(self, pair: str, slot: int, pieces: tuple[int, int]) -> str:
+    def load_call(self, pair: str, slot: int | str, pieces: tuple[int, int]) -> str:
         """Return the call that loads some pieces of a block of a pair."""
-        return f"load(group, cache, {pair}, {slot}, {pieces}, ring)"
+        group = "" if self.has_producer else "group, "
+        return f"load({group}cache, {pair}, {slot}, {pieces}, ring)"
+
+    def owned(self, group: int, slot: int) -> tuple[tuple[int, int], ...]:
+        """Return the pieces of a block that a warpgroup is the last one to read."""
+        half, pieces = self.half_pieces, self.pieces
+        if group == 1:
+            return ((half, pieces - 1 + slot),)
+        return ((0, half),) if slot else ((0, half), (pieces - 1, pieces))
+
+    @property
+    def ring(self) -> tuple[str, ...]:
+        """The tiles of a pair, and their barriers."""
+        return ("k_shared", "k_full", *(("k_empty",) if self.has_producer else ()))
+
+    @property
+    def produce_takes(self) -> tuple[str, ...]:
+        """Parameters, and arguments, of the producer."""
+        q = ("q", "q_shared", "q_full") if self.tma_load("q") else ()
+        return ("here", "cache", *q, "ring")
 
     @property
     def consume_takes(self) -> tuple[str, ...]:
         """Parameters of a warpgroup."""
         written = self.splits.workspaces or self.spec.outputs
-        q = ("q",) if self.tma_load("q") else ()
+        q = ("q",) if self.tma_load("q") and not self.has_producer else ()
         split = ("split",) if self.splits.workspaces else ()
         names = (operand.name for operand in written)
         return ("group", "here", "cache", *split, *q, *names, "tiles", "ring", "q_full")

@@ -112,6 +112,8 @@ def _smem_capacity(g: MlaGeometry) -> Iterator[Violation]:
 
 def register_limit(g: MlaGeometry) -> int:
     """Return the registers that a thread which multiplies may use before it spills."""
+    if g.has_producer:
+        return g.registers[1]
     groups, rest = divmod(g.schedule.threads, 128)
     if g.warp_specialized and not rest and groups in _SETMAXNREG:
         return _SETMAXNREG[groups]
@@ -159,7 +161,7 @@ def _grid(g: MlaGeometry) -> Iterator[Violation]:
 
 RULES = (
     Rule("target-variant", "What the target cannot run is refused.", _target),
-    Rule("halves", "Two whole warpgroups load by TMA and multiply by wgmma.", _halves),
+    Rule("halves", "Two whole warpgroups multiply by wgmma what TMA loads.", _halves),
     Rule("tma-box", "The copy engine moves boxes of at most 256 elements a side.", _tile),
     Rule(
         "page-blocks", "A copy on its way reads one page: it has the whole block of keys.", _pages

@@ -17,11 +17,11 @@ from tilegen.schedules.fields import describe as _describe
 from tilegen.specs.mla import MlaDecode
 from tilegen.targets import Target
 
-Variant = Literal["pipelined", "split_latent"]
-VARIANTS: tuple[Variant, ...] = ("pipelined", "split_latent")
+Variant = Literal["pipelined", "warp_specialized", "split_latent"]
+VARIANTS: tuple[Variant, ...] = ("pipelined", "warp_specialized", "split_latent")
 _ROWS = 64  # of a tile where warpgroups multiply, as many as wgmma takes
 # Share of the tensor cores' rate that a variant sustains with a full tile.
-_RATE: dict[str, float] = {"pipelined": 0.55, "split_latent": 0.75}
+_RATE: dict[str, float] = {"pipelined": 0.55, "warp_specialized": 0.6, "split_latent": 0.75}
 _WAVE_US, _LAUNCH_US = 3.0, 3.0  # of a CTA beside its steps, and of the second launch
 
 
@@ -54,7 +54,10 @@ class MlaSchedule:
             what they leave. ``"auto"`` is chosen for the sizes of the spec, those of dynamic
             dimensions by their hints.
         variant: ``pipelined`` splits latent elements over the warps, which exchange weights through
-            shared memory, and leaves warp specialization to TileLang where the target has TMA.
+            shared memory, and leaves warp specialization to TileLang where the target has TMA. In
+            the others, two warpgroups own half of the latent elements each and score alternate
+            blocks of 64 keys: ``warp_specialized`` has a producer that loads by TMA;
+            ``split_latent`` has none, and loads columns as soon as their last reader is done.
 
     Raises:
         ScheduleError: A field has a value that no program could use.
@@ -95,8 +98,8 @@ def candidates(
 ) -> Iterator[MlaSchedule]:
     """Yield different complete schedules in order of preference; not all need be legal."""
     tiles = _tiles(spec, target)
-    if variant == "split_latent":
-        yield _split_latent()
+    if isinstance(variant, str) and variant != "pipelined":
+        yield _halves(variant)
     every = product(*(OPTIONS[name] for name in ("block_m", "threads")))
     preferred = (
         *product(tiles, _whole(spec), (2, 1)),
@@ -114,14 +117,15 @@ def candidates(
         )
 
 
-def _split_latent() -> MlaSchedule:
+def _halves(variant: Variant) -> MlaSchedule:
+    """Return the one schedule of a variant whose warpgroups own halves of the latent elements."""
     return MlaSchedule(
         block_m=_ROWS,
         block_n=_ROWS,
         num_stages=2,
         threads=256,
         num_splits="auto",
-        variant="split_latent",
+        variant=variant,
     )
 
 

@@ -136,7 +136,6 @@ def build():
                 barrier=q_full,
                 annotations={"emit_arrive": 1},
             )
-        if group == 0:
             load(group, cache, first, 0, (0, 4), ring)
             load(group, cache, first, 0, (8, 9), ring)
             load(group, cache, first, 1, (0, 4), ring)

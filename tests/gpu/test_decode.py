@@ -145,7 +145,7 @@ def test_strided_caches_are_read_in_place():
     assert tg.verify(program, operands=given).ok
 
 
-def test_peers_agree():
-    spec = tg.Decode(**{**BASE, "return_lse": False, "batch": 4, "kv_len": 1000})
-    against = ("sdpa", "eager")
-    assert tg.bench(tg.build(spec), against=against).rows
+def test_a_peer_agrees():
+    spec = tg.Decode(**{**BASE, "return_lse": False, "batch": 16, "kv_len": 8192})
+    found = tg.bench(spec, against=("sdpa",))
+    assert not any(row.refused for row in (found.subject, *found.others))

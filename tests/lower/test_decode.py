@@ -8,7 +8,7 @@ from tilegen.rules.decode import register_limit
 
 pytestmark = pytest.mark.lower
 
-TELLING = ("plain", "small_pages", "bytes", "sm_80")
+TELLING = ("plain", "small_pages", "sm_80")
 each_program = pytest.mark.parametrize("name", TELLING)
 
 
@@ -38,7 +38,7 @@ def test_queries_are_read_by_vectors_and_parts_not_at_all_without_keys():
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("name", ["plain", "pairs", "functions", "sm_80"])
+@pytest.mark.parametrize("name", ["plain", "pairs", "sm_80"])
 def test_defaults_do_not_spill(name):
     program = DECODE[name]
     found = program.resources()

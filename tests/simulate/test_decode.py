@@ -60,6 +60,7 @@ PROGRAMS = {
         page_size=64, kv_dtype="float8_e4m3", scores=(tg.Softcap(5.0),), sink=True
     ),
     "window": built(
+        batch=4,
         seq_q=2,
         mask=tg.Window(40, 0),
         scores=(tg.Alibi(),),
@@ -72,7 +73,9 @@ PROGRAMS = {
         epilogue=(tg.Scale(), tg.Multiply()),
         schedule={"num_splits": 2, "block_n": 64},
     ),
-    "two tiles": built(heads=40, seq_q=2, schedule={"num_splits": 2, "threads": 64}),
+    "two tiles": built(
+        batch=4, heads=20, seq_q=2, schedule={"num_splits": 2, "threads": 64, "block_n": 64}
+    ),
     "sm_80": built("sm_80", page_size=48, sink=True, schedule={"num_splits": 3}),
 }
 

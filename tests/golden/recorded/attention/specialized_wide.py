@@ -89,7 +89,7 @@ def build():
         k_shared, v_shared, flawed = tiles
         q_full, k_full, v_full, k_empty, v_empty, judged = barriers
         T.tma_copy(q[b, h, m0 : m0 + ROWS, 0:DIM], q0_shared, barrier=q_full)
-        T.tma_copy(q[b, h, m0 + 1 * ROWS : m0 + 1 * ROWS + ROWS, 0:DIM], q1_shared, barrier=q_full)
+        T.tma_copy(q[b, h, m0 + ROWS : m0 + ROWS + ROWS, 0:DIM], q1_shared, barrier=q_full)
         T.barrier_arrive(q_full)
         for step in T.serial(steps):
             n0 = (stop - 1 - step) * BLOCK_N

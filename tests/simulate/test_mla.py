@@ -113,6 +113,17 @@ def test_scores_of_any_size(scale):
     assert verified(program, operands(program.spec)).ok
 
 
+def test_weights_that_are_hardly_above_zero_are_judged_by_what_their_type_holds():
+    """The spacing of bfloat16 near exp(-92) is as large as that."""
+    program = built(batch=1, scale=1.0)
+    given = {name: torch.zeros_like(t) for name, t in operands(program.spec, (48,)).items()}
+    given["kv_lens"] += 48
+    given["q"][..., 0] = 8.0
+    given["kv"][0, 0, 0] = 11.5  # a score of 92, of all others 0, whose values are not
+    given["kv"][0, 1:48, 1] = 3.0
+    assert verified(program, given).ok
+
+
 def test_one_program_serves_a_cache_that_grows_key_by_key():
     program = built(**DYNAMIC, heads=2, schedule={"block_n": 16})
     for length in (*range(1, 20), 31, 32, 33, 100):

@@ -139,6 +139,11 @@ def test_auto_is_a_number_in_a_program():
     assert isinstance(program.schedule.num_splits, int)
 
 
+def test_nothing_is_shared_without_sequences():
+    assert built(mla(batch=0), num_splits=8) == built(mla(batch=0))
+    assert built(mla(batch=0)).schedule.num_splits == 1
+
+
 def test_a_split_program_has_workspaces_and_no_others():
     names = [operand.name for operand in built(num_splits=3).params]
     assert names == ["q", "kv", "kv_lens", "out", "partial_out", "partial_lse"]

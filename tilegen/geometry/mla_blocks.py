@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from tilegen.dims import Dyn, hint, size
 from tilegen.geometry import warps
@@ -38,7 +38,9 @@ class MlaBlocks:
 
     @property
     def canonical(self) -> MlaSchedule:
-        """The schedule with a number of splits, where they are to be chosen."""
+        """The schedule with a number of splits; without sequences, there is nothing to share."""
+        if self.is_empty:
+            return evolve(self.schedule, num_splits=1)
         return resolved(self.spec, self.target, self.schedule, self.ctas_per_sm)
 
     @property

@@ -18,6 +18,8 @@ from tilegen.reference.bounds import FP32_MAX, UNIT
 from tilegen.reference.mla import Sequence, attended, empty_outputs, sequences
 from tilegen.specs.mla import MlaDecode
 
+_FLUSHED = 2.0**-126  # exponentials below are flushed to 0, and bfloat16 loses bits of them
+
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -75,7 +77,7 @@ def _output(
 ) -> torch.Tensor:
     values = torch.where(one.values.isfinite(), one.values, 0.0)
     epsilon = one.spec.dtype.epsilon
-    floor = 2.0**-25 if one.spec.dtype == DType.float16 else 0.0
+    floor = 2.0**-25 if one.spec.dtype == DType.float16 else _FLUSHED
     away = weights * error.expm1().clamp_max(1e30)
     size = values.abs()
     stray = (away + weights * (epsilon + merged)) @ size + floor * size.sum(0)

@@ -47,7 +47,7 @@ class MlaSchedule:
 
     Args:
         block_m: Rows of a CTA: a row is a head of a query.
-        block_n: Keys of one step of the mainloop. A page has whole blocks of them.
+        block_n: Keys of one step of the mainloop. Where it has stages, a page has whole blocks.
         num_stages: Slots of the software-pipelined ring of keys; 0 copies synchronously.
         threads: Threads that multiply; where TileLang specializes warps, producers come on top.
         num_splits: CTAs that share the keys of a sequence, 1 to 256; a second launch then merges

@@ -123,7 +123,8 @@ class MlaDecode:
     Args:
         batch: Sequences; an int >= 0 or ``tg.dyn("batch")``.
         heads: Heads of q, 1 to 128; all share the keys.
-        kv_len: Keys that a sequence has room for; an int >= 1 or ``tg.dyn("kv_len")``.
+        kv_len: Keys that a sequence has room for; an int >= 1 or ``tg.dyn("kv_len")``. No entry of
+            ``kv_lens`` is above it, nor below 0: a launch trusts them.
         scale: What scores are multiplied by: it does not follow from the sizes of the latent form.
         latent_dim: Elements of a key that are its value too: 128, 256 or 512.
         rope_dim: Elements of a key after those, with its place: 32 or 64.

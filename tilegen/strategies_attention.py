@@ -172,7 +172,7 @@ def attention_specs(
         dtype=draw(_DTYPES),
         varlen=varlen,
         layout="bshd" if varlen else draw(st.sampled_from(("bshd", "bhsd"))),
-        scale=draw(st.none() | constants(-1.0, 1.0)),  # pyright: ignore[reportArgumentType]
+        scale=draw(st.none() | constants(-1.0, 1.0).filter(bool)),  # pyright: ignore[reportArgumentType]
         scores=draw(scores()),
         mask=mask,
         block_map=draw(maps),

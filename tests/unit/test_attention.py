@@ -176,6 +176,7 @@ REFUSED = {
         {"epilogue": (tg.Scale(axis="n"),)},
         "[epilogue] epilogue=Scale(axis='n'): is not an epilogue op of attention",
     ),
+    "no scores": ({"scale": 0.0}, "[constant] scale=0.0: makes all scores 0"),
     "infinite scale": ({"scale": float("inf")}, "[constant] scale=inf: must be finite"),
     "a block of one side": (
         {"mask": tg.DocumentMask(), "block_map": 128},

@@ -35,7 +35,7 @@ from tilegen.specs.masks import (
     leaves,
 )
 from tilegen.specs.operands import RESERVED, Operand, check_names
-from tilegen.specs.scores import Alibi, ScoreBias, ScoreMod, ScoreOp, score_chain
+from tilegen.specs.scores import Alibi, ScoreBias, ScoreMod, ScoreOp, not_all_zero, score_chain
 
 AttentionOp = Scale | Multiply | Cast
 
@@ -46,7 +46,7 @@ _RESERVED = RESERVED | frozenset(
     "ahead steps rings barriers rows weigh clean k_full v_full q_full k_empty v_empty other "
     "flawed0 flawed1 flawed2 "
     "attend load shift rescale flawed is_finite d0 partly stop first other low bm d x count "
-    "partial blocks".split()
+    "partial blocks attempt here tiles turn sums share judged show".split()
 )
 _MULTIPLE = 8  # elements of a head; 16-byte rows, which TMA and cp.async read
 
@@ -184,7 +184,7 @@ class Attention:
         dtype: ``float16`` or ``bfloat16``.
         layout: ``"bshd"``, tensors are (batch, seq, heads, head_dim); ``"bhsd"``, (batch, heads,
             seq, head_dim).
-        scale: What scores are multiplied by; None is ``1 / sqrt(head_dim)``.
+        scale: What scores are multiplied by, not 0; None is ``1 / sqrt(head_dim)``.
         scores: What is done to scaled scores, from left to right: `Softcap`, `Alibi`,
             `ScoreBias`, `ScoreMod`.
         mask: The keys that a query sees, such as ``tg.Causal()``; None is all.
@@ -222,7 +222,7 @@ class Attention:
         default="bshd", validator=[one_of("bshd", "bhsd"), _layout]
     )
     scale: float = field(
-        default=None, converter=Converter(_scale, takes_self=True), validator=finite
+        default=None, converter=Converter(_scale, takes_self=True), validator=[finite, not_all_zero]
     )
     scores: tuple[ScoreOp, ...] = field(
         default=(), converter=Converter(score_chain, takes_self=True)

@@ -29,7 +29,7 @@ from tilegen.specs.attention import (
 from tilegen.specs.captured import Function
 from tilegen.specs.masks import Mask, MaskMod, leaves
 from tilegen.specs.operands import RESERVED, Operand, check_names
-from tilegen.specs.scores import Alibi, ScoreMod, ScoreOp
+from tilegen.specs.scores import Alibi, ScoreMod, ScoreOp, not_all_zero
 
 # Names that the emitted source of the family uses itself.
 _RESERVED = RESERVED | frozenset(
@@ -123,7 +123,7 @@ class Decode:
     scale: float = field(
         default=None,
         converter=Converter(_scale, takes_self=True),
-        validator=[finite, fields.scale],
+        validator=[finite, not_all_zero],
     )
     scores: tuple[ScoreOp, ...] = field(
         default=(), converter=Converter(fields.scores, takes_self=True)

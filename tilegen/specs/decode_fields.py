@@ -43,18 +43,6 @@ def sequences(spec: Any, attribute: object, value: Dim) -> None:
         )
 
 
-def scale(spec: Any, attribute: object, value: float) -> None:
-    """Refuse scores that are all 0, unless what they come from is not finite."""
-    if value == 0:
-        raise SpecError(
-            "makes all scores 0",
-            rule="constant",
-            field="scale",
-            value=value,
-            hint="the output is the mean of the values: use another kernel, or a tiny scale",
-        )
-
-
 def filled(spec: Any, attribute: object, value: Dim) -> None:
     """Refuse caches without room for a key."""
     if value == 0:

@@ -106,3 +106,15 @@ def score_step(op: ScoreOp) -> Expr:
     if isinstance(op, ScoreBias):
         return Call("add", (X, Var(op.name)))
     return op.fn.value if isinstance(op, ScoreMod) else step(op)
+
+
+def not_all_zero(spec: Any, attribute: object, value: float) -> None:
+    """Refuse scores that are all 0, unless what they come from is not finite."""
+    if value == 0:
+        raise SpecError(
+            "makes all scores 0",
+            rule="constant",
+            field="scale",
+            value=value,
+            hint="the output is the mean of the values: use another kernel, or a tiny scale",
+        )

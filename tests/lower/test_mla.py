@@ -8,7 +8,7 @@ from tilegen.rules.mla import register_limit
 
 pytestmark = pytest.mark.lower
 
-TELLING = ("plain", "unaligned", "plain_sm_80", "halves", "specialized")
+TELLING = ("plain", "plain_sm_80", "halves", "specialized")
 each_program = pytest.mark.parametrize("name", TELLING)
 
 

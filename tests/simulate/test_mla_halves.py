@@ -50,8 +50,11 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("level", ["tile", "scheduled"])
-@pytest.mark.parametrize("name", PROGRAMS)
+RUNS = [(name, "tile") for name in PROGRAMS]
+RUNS += [(name, "scheduled") for name in ("plain", "a producer", "queries in a tile")]
+
+
+@pytest.mark.parametrize(("name", "level"), RUNS)
 def test_any_lengths_in_one_batch(name, level):
     """Right values, and nothing out of order, whichever warpgroup runs until it has to wait."""
     program, seed = PROGRAMS[name], len(level)

@@ -55,7 +55,7 @@ def statements(
     """
     width = _LINE - indent - len(f"{place} = ")
     bindings, value = to_statements(step.value, {**names, "x": local}, width=width)
-    lines = [f"{name} = {text}" for name, text in bindings]
+    lines = [line for name, text in bindings for line in _wrapped(f"{name} = {text}", indent)]
     uses = sum(len(re.findall(rf"\b{local}\b", text)) for text in (*lines, value))
     if uses == 1:
         return assigned(step.value, place, {**names, "x": place}, indent)
@@ -66,8 +66,17 @@ def statements(
 def assigned(value: Expr, place: str, names: dict[str, str], indent: int) -> list[str]:
     """Return the lines that set ``place`` to an expression of ``names``."""
     bindings, text = to_statements(value, names, width=_LINE - indent - len(f"{place} = "))
-    lines = [f"{name} = {part}" for name, part in bindings]
+    lines = [line for name, part in bindings for line in _wrapped(f"{name} = {part}", indent)]
     return [*_remarks(value), *lines, f"{place} = {text}"]
+
+
+def _wrapped(line: str, indent: int) -> list[str]:
+    """Return the lines of a statement, of which the read of a long index is cut at its cast."""
+    read = re.fullmatch(r"(\w+ = T\.cast\()(.*), (\S+)\)", line)
+    if read is None or len(line) + indent <= _LINE:
+        return [line]
+    head, *pair = read.groups()
+    return [cut[indent:] for cut in arguments(pair, " " * indent + head, ")").split("\n")]
 
 
 def _remarks(value: Expr) -> list[str]:

@@ -169,3 +169,13 @@ def test_bytes_count_what_a_window_shows():
     full, window = decode(kv_len=4096), decode(kv_len=4096, mask=tg.Window(1023, 0))
     assert window.bytes({}) < 0.3 * full.bytes({})
     assert window.flops({}) * 4 == full.flops({})
+
+
+def test_reads_of_long_indices_fit_in_a_line():
+    chain = (tg.Multiply(name="gate_of_each_head"),)
+    shape = {"batch": tg.dyn("batch"), "heads": 12, "kv_heads": 2, "kv_len": 512, "head_dim": 64}
+    spec = tg.Decode(**shape, seq_q=2, dtype="float16", epilogue=chain)
+    program = tg.build(spec, target="sm_90a", schedule=tg.DecodeSchedule(num_splits=1))
+    build = program.source.partition("def main")[0].splitlines()
+    assert max(len(line) for line in build if not line.lstrip().startswith('"""')) <= 100
+    assert any(line.strip().startswith("gate_of_each_head[") for line in build)

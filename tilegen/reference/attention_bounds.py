@@ -32,7 +32,7 @@ from tilegen.specs.scores import ScoreMod, score_step
 
 Tensors = Mapping[str, torch.Tensor]
 
-_PRODUCT = (2 + 9) / 8 * UNIT  # of one product, relative to the largest partial sum near it
+PRODUCT = (2 + 9) / 8 * UNIT  # of one product, relative to the largest partial sum near it
 _FAINT = -16.0  # weights below exp of this may vanish in float16, and with them an infinite value
 
 
@@ -45,17 +45,17 @@ def tolerances(spec: Attention, operands: Tensors, expected: Tensors) -> dict[st
     found = empty_outputs(spec, operands, torch.float64)
     values = torch.empty_like(found["out"])
     for piece in pieces(spec, operands):
-        out, stray, lse = _strays(piece)
+        out, stray, lse = strays(piece)
         piece.part(values, piece.heads, piece.queries).copy_(out)
         piece.part(found["out"], piece.heads, piece.queries).copy_(stray)
         if "lse" in found:
             lse_part(found["lse"], piece).copy_(lse)
     bound = Interval.exact(values).widened(found["out"]).opened(found["out"] == torch.inf)
-    found["out"] = _through_epilogue(spec, operands, bound).reach(expected["out"].double())
+    found["out"] = through_epilogue(spec, operands, bound).reach(expected["out"].double())
     return found
 
 
-def _through_epilogue(spec: Attention, operands: Tensors, bound: Interval) -> Interval:
+def through_epilogue(spec: Attention, operands: Tensors, bound: Interval) -> Interval:
     """Return bounds of the output after the epilogue."""
     for op in spec.epilogue:
         values = {"x": bound}
@@ -65,7 +65,7 @@ def _through_epilogue(spec: Attention, operands: Tensors, bound: Interval) -> In
     return bound
 
 
-def _strays(piece: Piece) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def strays(piece: Piece) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the output before the epilogue, by how much it, and the logarithms, may be off."""
     spec, shown = piece.spec, seen(piece.spec.mask, piece)
     out, lse = attended(piece, torch.float64)
@@ -97,7 +97,7 @@ def _scores(piece: Piece) -> Interval:
     """Return bounds of the scores that a mask then hides, in nats."""
     q, k = piece.of("q", torch.float64), piece.of("k", torch.float64)
     value = q @ k.mT
-    error = _path(q, k.mT, torch.zeros_like(value)) + _PRODUCT * 16 * (q.abs() @ k.abs().mT)
+    error = path_error(q, k.mT, torch.zeros_like(value)) + PRODUCT * 16 * (q.abs() @ k.abs().mT)
     x = Interval.exact(value).widened(error.nan_to_num(0.0, 0.0))
     x = interval(Call("mul", (X, Const(piece.spec.scale))), {"x": x})
     for op in piece.spec.scores:
@@ -114,7 +114,7 @@ def _scores(piece: Piece) -> Interval:
     return x
 
 
-def _path(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+def path_error(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Return the error of a product in chunks of its depth from partial sums, from either end."""
     depth = a.shape[-1]
     chunk = min(max(depth, 1), 16 * ceil(sqrt(depth) / 32))
@@ -123,7 +123,7 @@ def _path(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         path += partial.abs() / 2
         partial += a[..., start : start + chunk] @ b[..., start : start + chunk, :]
         path += partial.abs() / 2 + ends
-    return _PRODUCT * chunk * path
+    return PRODUCT * chunk * path
 
 
 def _output(
@@ -142,8 +142,8 @@ def _output(
     size = values.abs()
     stray = (away + weights * epsilon) @ size + floor * (shown.to(size.dtype) @ size)
     finite = torch.where(out.isfinite(), out, 0.0)
-    stray = stray + _path(weights, values, finite.abs())
-    stray = stray + _PRODUCT * 16 * (weights @ size)
+    stray = stray + path_error(weights, values, finite.abs())
+    stray = stray + PRODUCT * 16 * (weights @ size)
     stray = stray + finite.abs() * (away.sum(-1, keepdim=True) + sums + 4 * UNIT)
     highest = values.amax(-2, keepdim=True).clamp_min(0.0)
     lowest = values.amin(-2, keepdim=True).clamp_max(0.0)

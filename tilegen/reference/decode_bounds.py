@@ -17,7 +17,7 @@ import torch
 from attrs import evolve
 
 from tilegen.reference.attention import Piece, attended
-from tilegen.reference.attention_bounds import _strays, _through_epilogue
+from tilegen.reference.attention_bounds import strays, through_epilogue
 from tilegen.reference.bounds import UNIT, Interval
 from tilegen.reference.decode import empty_outputs, pieces
 from tilegen.specs.decode import Decode
@@ -34,7 +34,7 @@ def tolerances(spec: Decode, operands: Tensors, expected: Tensors) -> dict[str, 
     found = empty_outputs(spec, operands, torch.float64)
     values = torch.empty_like(found["out"])
     for piece in pieces(spec, operands, torch.float64):
-        out, stray, off = _strays(piece)
+        out, stray, off = strays(piece)
         more = _merged(spec, piece)
         stray = stray + more[..., None] * _weighed(piece)
         values[piece.batch, :, piece.heads] = out.transpose(0, 1)
@@ -43,7 +43,7 @@ def tolerances(spec: Decode, operands: Tensors, expected: Tensors) -> dict[str, 
             found["lse"][piece.batch, piece.heads] = off + more
     chain: Any = spec
     bound = Interval.exact(values).widened(found["out"]).opened(found["out"] == torch.inf)
-    found["out"] = _through_epilogue(chain, operands, bound).reach(expected["out"].double())
+    found["out"] = through_epilogue(chain, operands, bound).reach(expected["out"].double())
     return found
 
 

@@ -13,7 +13,7 @@ from math import ceil
 import torch
 
 from tilegen.dtypes import DType
-from tilegen.reference.attention_bounds import _PRODUCT, _path
+from tilegen.reference.attention_bounds import PRODUCT, path_error
 from tilegen.reference.bounds import FP32_MAX, UNIT
 from tilegen.reference.mla import Sequence, attended, empty_outputs, sequences
 from tilegen.specs.mla import MlaDecode
@@ -31,21 +31,21 @@ def tolerances(spec: MlaDecode, operands: Tensors, expected: Tensors) -> dict[st
     """
     found = empty_outputs(spec, operands, torch.float64)
     for one in sequences(spec, operands, torch.float64):
-        out, lse = _strays(one)
+        out, lse = strays(one)
         found["out"][one.batch] = out.transpose(0, 1)
         if "lse" in found:
             found["lse"][one.batch] = lse
     return found
 
 
-def _strays(one: Sequence) -> tuple[torch.Tensor, torch.Tensor]:
+def strays(one: Sequence) -> tuple[torch.Tensor, torch.Tensor]:
     """Return by how much the output of a sequence, and the logarithms, may be off."""
     out, lse = attended(one)
     if not len(one.keys):
         return torch.zeros_like(out), torch.zeros_like(lse)
     q, k, shown, scale = one.queries, one.keys.mT, one.shown, one.spec.scale
     product = q @ k
-    error = _path(q, k, torch.zeros_like(product)) + _PRODUCT * 16 * (q.abs() @ k.abs())
+    error = path_error(q, k, torch.zeros_like(product)) + PRODUCT * 16 * (q.abs() @ k.abs())
     score, size = product * scale, (product.abs() + error) * scale
     exponent = torch.where(shown, score, -torch.inf)
     top = exponent.amax(-1, keepdim=True)
@@ -82,8 +82,8 @@ def _output(
     size = values.abs()
     stray = (away + weights * (epsilon + merged)) @ size + floor * size.sum(0)
     finite = torch.where(out.isfinite(), out, 0.0)
-    stray = stray + _path(weights, values, finite.abs())
-    stray = stray + _PRODUCT * 16 * (weights @ size)
+    stray = stray + path_error(weights, values, finite.abs())
+    stray = stray + PRODUCT * 16 * (weights @ size)
     stray = stray + finite.abs() * (away.sum(-1, keepdim=True) + sums + merged + 4 * UNIT)
     highest = values.amax(0).clamp_min(0.0)
     lowest = values.amin(0).clamp_max(0.0)

@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, Literal
 
-from attrs import Attribute, Converter, evolve, field, frozen
+from attrs import Converter, evolve, field, frozen
 
-from tilegen.dims import Dim, Dyn, blocks, coordinate, extent, size
+from tilegen.dims import Dim, Dyn, blocks, extent, size
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import (
     Cast,
-    Multiply,
-    Scale,
     finite,
     operand_dtype,
     operand_kind,
 )
 from tilegen.errors import SpecError
-from tilegen.fields import instance_of, one_of, to_number
+from tilegen.fields import instance_of, one_of
 from tilegen.reprs import compact_repr
+from tilegen.specs import attention_fields as fields
 from tilegen.specs.attended import attended
+from tilegen.specs.attention_fields import AttentionOp
 from tilegen.specs.block_map import block_map
 from tilegen.specs.captured import Function
 from tilegen.specs.masks import (
@@ -37,8 +37,6 @@ from tilegen.specs.masks import (
 from tilegen.specs.operands import RESERVED, Operand, check_names
 from tilegen.specs.scores import Alibi, ScoreBias, ScoreMod, ScoreOp, not_all_zero, score_chain
 
-AttentionOp = Scale | Multiply | Cast
-
 # Names that the emitted source of the family uses itself.
 _RESERVED = RESERVED | frozenset(
     "b h scores weights top base before total part row column seen sees flawed rest "
@@ -48,69 +46,6 @@ _RESERVED = RESERVED | frozenset(
     "attend load shift rescale flawed is_finite d0 partly stop first other low bm d x count "
     "partial blocks attempt here tiles turn sums share judged show".split()
 )
-_MULTIPLE = 8  # elements of a head; 16-byte rows, which TMA and cp.async read
-
-
-def _head_dim(value: object, attribute: Attribute[Any]) -> int:
-    found = coordinate(value, attribute)
-    if isinstance(found, Dyn) or not 8 <= found <= 256 or found % _MULTIPLE:
-        raise SpecError(
-            f"must be a multiple of {_MULTIPLE} from 8 to 256",
-            rule="head-dim",
-            field=attribute.name,
-            value=value,
-            hint="pad the heads with zeros: they change no score, and add zeros to the output",
-        )
-    return found
-
-
-def _heads(value: object, attribute: Attribute[Any]) -> int:
-    found = coordinate(value, attribute)
-    if isinstance(found, Dyn) or found < 1:
-        raise SpecError(
-            "must be an int >= 1",
-            rule="dim",
-            field=attribute.name,
-            value=value,
-            hint="only batch, seq_q and seq_kv may be dynamic, or empty",
-        )
-    return found
-
-
-def _divides(spec: Any, attribute: object, value: int) -> None:
-    if spec.heads % value:
-        raise SpecError(
-            f"must divide heads={spec.heads}: each key-value head serves as many query heads",
-            rule="heads",
-            field="kv_heads",
-            value=value,
-            hint="repeat key-value heads until it does",
-        )
-
-
-def _scale(value: object, spec: Any) -> float:
-    return spec.head_dim**-0.5 if value is None else to_number(value, "scale")
-
-
-def _chain(value: object, spec: Any) -> tuple[AttentionOp, ...]:
-    ops: list[AttentionOp] = []
-    for op in tuple(value) if isinstance(value, (tuple, list)) else (value,):
-        if not isinstance(op, (Scale, Multiply, Cast)) or getattr(op, "axis", None):
-            raise SpecError(
-                "is not an epilogue op of attention",
-                rule="epilogue",
-                field="epilogue",
-                value=op,
-                hint="use tg.Scale(2.0), tg.Scale(), tg.Multiply() or tg.Cast(); what is done to "
-                "scores goes to scores=, a mask to mask=",
-            )
-        if isinstance(op, Cast) and op.dtype == DType.float32:
-            continue  # the running value is fp32 already
-        if operand_kind(op) and not isinstance(op, Cast):
-            if op.dtype == operand_dtype(evolve(op, dtype=None), spec.dtype):
-                op = evolve(op, dtype=None)
-        ops.append(op)
-    return tuple(ops)
 
 
 def _mask(value: object, spec: Any) -> Mask | None:
@@ -119,10 +54,6 @@ def _mask(value: object, spec: Any) -> Mask | None:
         return None
     square = spec.seq_q == spec.seq_kv and not spec.varlen
     return canonical(bottom_right(value) if square else value)
-
-
-def _width(value: object, spec: Any, attribute: Attribute[Any]) -> int:
-    return spec.head_dim if value is None else _head_dim(value, attribute)
 
 
 def _dtype(value: object) -> DType:
@@ -207,14 +138,16 @@ class Attention:
     """
 
     batch: Dim = field(converter=extent)
-    heads: int = field(converter=Converter(_heads, takes_field=True))
-    kv_heads: int = field(converter=Converter(_heads, takes_field=True), validator=_divides)
+    heads: int = field(converter=Converter(fields.heads, takes_field=True))
+    kv_heads: int = field(
+        converter=Converter(fields.heads, takes_field=True), validator=fields.divides
+    )
     seq_q: Dim = field(converter=extent)
     seq_kv: Dim = field(converter=extent)
-    head_dim: int = field(converter=Converter(_head_dim, takes_field=True))
+    head_dim: int = field(converter=Converter(fields.head_dim, takes_field=True))
     head_dim_v: int = field(
         default=None,
-        converter=Converter(_width, takes_self=True, takes_field=True),
+        converter=Converter(fields.width, takes_self=True, takes_field=True),
     )
     dtype: DType = field(converter=_dtype)
     varlen: bool = field(default=False, validator=instance_of(bool))
@@ -222,7 +155,9 @@ class Attention:
         default="bshd", validator=[one_of("bshd", "bhsd"), _layout]
     )
     scale: float = field(
-        default=None, converter=Converter(_scale, takes_self=True), validator=[finite, not_all_zero]
+        default=None,
+        converter=Converter(fields.scale, takes_self=True),
+        validator=[finite, not_all_zero],
     )
     scores: tuple[ScoreOp, ...] = field(
         default=(), converter=Converter(score_chain, takes_self=True)
@@ -234,7 +169,7 @@ class Attention:
     sink: bool = field(default=False, validator=instance_of(bool))
     return_lse: bool = field(default=False, validator=instance_of(bool))
     epilogue: tuple[AttentionOp, ...] = field(
-        default=(), converter=Converter(_chain, takes_self=True), validator=_fits
+        default=(), converter=Converter(fields.chain, takes_self=True), validator=_fits
     )
 
     def __repr__(self) -> str:

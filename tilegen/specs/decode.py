@@ -15,17 +15,10 @@ from tilegen.epilogue import Cast, finite, operand_dtype, operand_kind
 from tilegen.errors import SpecError
 from tilegen.fields import instance_of
 from tilegen.reprs import compact_repr
+from tilegen.specs import attention_fields as shared
 from tilegen.specs import decode_fields as fields
 from tilegen.specs.attended import attended
-from tilegen.specs.attention import (
-    AttentionOp,
-    _chain,
-    _divides,
-    _head_dim,
-    _heads,
-    _scale,
-    _width,
-)
+from tilegen.specs.attention_fields import AttentionOp
 from tilegen.specs.captured import Function
 from tilegen.specs.masks import Mask, MaskMod, leaves
 from tilegen.specs.operands import RESERVED, Operand, check_names
@@ -104,12 +97,14 @@ class Decode:
     """
 
     batch: Dim = field(converter=extent, validator=fields.sequences)
-    heads: int = field(converter=Converter(_heads, takes_field=True))
-    kv_heads: int = field(converter=Converter(_heads, takes_field=True), validator=_divides)
+    heads: int = field(converter=Converter(shared.heads, takes_field=True))
+    kv_heads: int = field(
+        converter=Converter(shared.heads, takes_field=True), validator=shared.divides
+    )
     kv_len: Dim = field(converter=extent, validator=fields.filled)
-    head_dim: int = field(converter=Converter(_head_dim, takes_field=True))
+    head_dim: int = field(converter=Converter(shared.head_dim, takes_field=True))
     head_dim_v: int = field(
-        default=None, converter=Converter(_width, takes_self=True, takes_field=True)
+        default=None, converter=Converter(shared.width, takes_self=True, takes_field=True)
     )
     seq_q: int = field(default=1, converter=Converter(fields.queries, takes_field=True))
     dtype: DType = field(converter=lambda value: dtype(value, (DType.float16, DType.bfloat16)))
@@ -122,7 +117,7 @@ class Decode:
     )
     scale: float = field(
         default=None,
-        converter=Converter(_scale, takes_self=True),
+        converter=Converter(shared.scale, takes_self=True),
         validator=[finite, not_all_zero],
     )
     scores: tuple[ScoreOp, ...] = field(
@@ -132,7 +127,7 @@ class Decode:
     sink: bool = field(default=False, validator=instance_of(bool))
     return_lse: bool = field(default=False, validator=instance_of(bool))
     epilogue: tuple[AttentionOp, ...] = field(
-        default=(), converter=Converter(_chain, takes_self=True), validator=_fits
+        default=(), converter=Converter(shared.chain, takes_self=True), validator=_fits
     )
 
     def __repr__(self) -> str:

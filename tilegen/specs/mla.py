@@ -15,11 +15,11 @@ from tilegen.epilogue import finite
 from tilegen.errors import SpecError
 from tilegen.fields import instance_of, number, one_of
 from tilegen.reprs import compact_repr
+from tilegen.specs import decode_fields as fields
 from tilegen.specs.operands import RESERVED, Operand, check_names
 
 MAX_HEADS = 128
 MAX_QUERIES = 4
-PAGE_MULTIPLE = 16  # keys of a page, as of a tensor-core step
 
 # Names that the emitted source of the family uses itself.
 _RESERVED = RESERVED | frozenset(
@@ -57,27 +57,8 @@ def _positive(spec: Any, attribute: object, value: float) -> None:
         )
 
 
-def _filled(spec: Any, attribute: object, value: Dim) -> None:
-    if value == 0:
-        raise SpecError(
-            "holds no key",
-            rule="dim",
-            field="kv_len",
-            value=value,
-            hint="use an int >= 1 or tg.dyn('kv_len'): kv_lens says how many keys a sequence has",
-        )
-
-
 def _pages(spec: Any, attribute: object, value: object) -> None:
-    whole = type(value) is int and value > 0 and value % PAGE_MULTIPLE == 0
-    if value is not None and not whole:
-        raise SpecError(
-            f"must be None or a multiple of {PAGE_MULTIPLE}",
-            rule="page-size",
-            field="page_size",
-            value=value,
-            hint=f"use pages of {PAGE_MULTIPLE} keys, 64 or another such",
-        )
+    fields.page_size(spec, attribute, value)
     room = spec.kv_len
     if isinstance(value, int) and (
         room.multiple_of != value if isinstance(room, Dyn) else room % value
@@ -144,7 +125,7 @@ class MlaDecode:
 
     batch: Dim = field(converter=extent)
     heads: int = field(converter=_between(MAX_HEADS))
-    kv_len: Dim = field(converter=extent, validator=_filled)
+    kv_len: Dim = field(converter=extent, validator=fields.filled)
     scale: float = field(converter=number, validator=[finite, _positive])
     latent_dim: int = field(default=512, validator=one_of(128, 256, 512))
     rope_dim: int = field(default=64, validator=one_of(32, 64))

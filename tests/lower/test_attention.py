@@ -63,7 +63,6 @@ BUILT = {
     "causal": ATTENTION["causal"],
     "mapped": ATTENTION["mapped"],
     "padded": ATTENTION["padded_heads"],
-    "specialized": ATTENTION["specialized_causal"],
     "specialized_narrow": specialized(64, mask=tg.Causal()),
     "specialized_wide": specialized(256, mask=tg.Causal()),
     "specialized_chain": specialized(

@@ -10,7 +10,7 @@ from tilegen.compile import lower
 from tilegen.strategies import programs, sample
 
 pytestmark = pytest.mark.lower
-DRAWN = {f"drawn-{i}": program for i, program in enumerate(sample(programs("elementwise"), 8))}
+DRAWN = {f"drawn-{i}": program for i, program in enumerate(sample(programs("elementwise"), 5))}
 PROGRAMS = ELEMENTWISE | DRAWN
 
 

@@ -15,14 +15,14 @@ SPECS = gemm_specs(m=dims() | dyns() | LARGE, n=dims() | LARGE, k=dims() | LARGE
 DRAWN = {
     f"{target}-{number}": program
     for target in ("sm_80", "sm_90a")
-    for number, program in enumerate(sample(legal_programs(target, SPECS), 20))
+    for number, program in enumerate(sample(legal_programs(target, SPECS), 8))
 }
 # Rows on 16-byte boundaries, without which the producer of a specialized kernel cannot load.
 ALIGNED = st.sampled_from((8, 64, 120, 256, 1000, 1024, 4096))
 SPECIALIZED = {
     f"specialized-{number}": program
     for number, program in enumerate(
-        sample(legal_programs("sm_90a", gemm_specs(m=ALIGNED | dyns(), n=ALIGNED, k=ALIGNED)), 40)
+        sample(legal_programs("sm_90a", gemm_specs(m=ALIGNED | dyns(), n=ALIGNED, k=ALIGNED)), 28)
     )
     if program.geometry.specialized
 }

@@ -47,7 +47,7 @@ DEFAULTS = dict(defaults())
 DRAWN = {
     f"{target}-{number}": program
     for target in ("sm_80", "sm_90a")
-    for number, program in enumerate(sample(legal_programs(target, rowwise_specs()), 12))
+    for number, program in enumerate(sample(legal_programs(target, rowwise_specs()), 6))
 }
 PROGRAMS = ROWWISE | DRAWN
 # An empty output is never launched, and no binary is built for it.

@@ -233,7 +233,7 @@ def flips(draw, kind, name):
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS, ids=IDS)
 def test_a_flipped_field_is_seen(kind, name):
-    @settings(max_examples=max(10, settings().max_examples // 4))
+    @settings(max_examples=max(6, settings().max_examples // 6))
     @given(flips(kind, name))
     def flip(pair):
         check(*pair)

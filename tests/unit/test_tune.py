@@ -204,10 +204,13 @@ def test_ctrl_c_keeps_the_best(tmp_path: Path):
     """An interrupt of the whole terminal reaches the parent only; what is known is saved."""
     path = tmp_path / "sm_90a.json"
     code = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_tune import *
+waits = iter([60])  # for the interrupt: the search itself may end before that comes
 def show(text):
-    if "3 timed" in text: print("ready", flush=True)
+    if "3 timed" in text:
+        print("ready", flush=True)
+        time.sleep(next(waits, 0))
 found = run(store={str(path)!r}, show=show)
 print(found.stopped, found.schedule.block_m, len(found.trials), flush=True)
 """

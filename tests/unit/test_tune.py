@@ -204,13 +204,11 @@ def test_ctrl_c_keeps_the_best(tmp_path: Path):
     """An interrupt of the whole terminal reaches the parent only; what is known is saved."""
     path = tmp_path / "sm_90a.json"
     code = f"""
-import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_tune import *
-waits = iter([60])  # for the interrupt: the search itself may end before that comes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 def show(text):
-    if "3 timed" in text:
-        print("ready", flush=True)
-        time.sleep(next(waits, 0))
+    if "3 timed" in text: print("ready", flush=True)
 found = run(store={str(path)!r}, show=show)
 print(found.stopped, found.schedule.block_m, len(found.trials), flush=True)
 """

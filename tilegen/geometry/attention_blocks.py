@@ -12,6 +12,7 @@ from tilegen.epilogue import step
 from tilegen.expr import Expr
 from tilegen.geometry import warps
 from tilegen.geometry.attention_masks import Places, Span, seen_span
+from tilegen.geometry.parameters import Parameters
 from tilegen.schedules.attention import AttentionSchedule
 from tilegen.segments import Step
 from tilegen.specs.attention import Attention
@@ -34,7 +35,7 @@ def padded(width: int) -> int:
 
 
 @frozen
-class AttentionBlocks:
+class AttentionBlocks(Parameters):
     """What follows from spec, schedule, target and operand access, whether legal or not."""
 
     spec: Attention
@@ -64,19 +65,10 @@ class AttentionBlocks:
             inputs = tuple(o for o in inputs if o.name in kept)
         return inputs + self.spec.outputs
 
-    def access_of(self, name: str) -> str:
-        """Return ``dense``, ``strided`` or ``unaligned`` for an operand or output."""
-        return dict(self.access).get(name, "dense")
-
     @property
     def is_empty(self) -> bool:
         """Whether the output has no elements, so that nothing is ever launched."""
         return 0 in self.spec.outputs[0].shape
-
-    @property
-    def hint_sizes(self) -> dict[str, int]:
-        """Sizes of the dynamic dimensions that default schedules are made for."""
-        return {dyn.name: hint(dyn) for dyn in self.spec.dynamic}
 
     # --- tiles --------------------------------------------------------------------------------
 

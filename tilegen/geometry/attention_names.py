@@ -7,12 +7,10 @@ from attrs import frozen
 from tilegen.dims import Dyn
 from tilegen.expr import variables
 from tilegen.geometry.attention_blocks import ROWS, AttentionBlocks
+from tilegen.geometry.parameters import LN_2, LOG2_E
 from tilegen.specs.masks import DocumentMask, PrefixLm, leaves
 from tilegen.specs.operands import Operand
 from tilegen.specs.scores import Alibi
-
-_LOG2_E = 1.4426950408889634
-_LN_2 = 0.6931471805599453
 
 
 @frozen
@@ -35,8 +33,8 @@ class AttentionNames(AttentionBlocks):
             {"GROUP": self.group} if self.group > 1 and keys else {},
             {"OFFSET": spec.seq_kv - spec.seq_q} if offset else {},  # type: ignore[operator]
             {"SCALE": spec.scale} if keys else {},
-            {"LOG2_E": _LOG2_E} if keys or spec.sink else {},
-            {"LN_2": _LN_2} if spec.return_lse else {},
+            {"LOG2_E": LOG2_E} if keys or spec.sink else {},
+            {"LN_2": LN_2} if spec.return_lse else {},
         )
         static = (
             {name: value for name, value in group.items() if not isinstance(value, Dyn)}
@@ -134,23 +132,6 @@ class AttentionNames(AttentionBlocks):
         """Operands with one value a head."""
         names = {op.name for op in self.spec.scores if isinstance(op, Alibi)} | {"sink"}
         return tuple(o for o in self.spec.operands if o.name in names and o.kind == "broadcast")
-
-    def strides(self, operand: Operand) -> tuple[str, ...]:
-        """Return the run-time strides of an operand that is not dense, as text, else ()."""
-        if self.access_of(operand.name) == "dense":
-            return ()
-        inner = operand.in_rows or operand in self.spec.outputs
-        count = len(operand.shape) - inner
-        names = [f'T.dynamic("{operand.name}_{axis}_stride", "int64")' for axis in range(count)]
-        return (*names, *(["1"] if inner else []))
-
-    def annotation(self, operand: Operand) -> tuple[str, ...]:
-        """Return the arguments of a parameter's type: shape, strides if any, element type."""
-        shape = self.shape_symbols(operand)
-        texts = [f"({', '.join(shape)}{',' if len(shape) == 1 else ''})"]
-        if self.strides(operand):
-            texts.append(f"{operand.name}_strides")
-        return (*texts, f'"{operand.dtype}"')
 
     @property
     def symbols(self) -> tuple[Dyn, ...]:

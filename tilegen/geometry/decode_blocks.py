@@ -13,6 +13,7 @@ from tilegen.expr import Call, Expr, Var
 from tilegen.geometry import warps
 from tilegen.geometry.attention_blocks import padded
 from tilegen.geometry.attention_masks import taken
+from tilegen.geometry.parameters import Parameters
 from tilegen.geometry.splits import Splits
 from tilegen.schedules.decode import DecodeSchedule, resolved
 from tilegen.segments import Step
@@ -28,7 +29,7 @@ _FLAW = 64  # bytes
 
 
 @frozen
-class DecodeBlocks:
+class DecodeBlocks(Parameters):
     """What follows from spec, schedule, target and operand access, whether legal or not."""
 
     spec: Decode
@@ -76,15 +77,6 @@ class DecodeBlocks:
     def params(self) -> tuple[Operand, ...]:
         """Parameters of the emitted function: inputs, outputs, workspaces."""
         return self.spec.operands + self.spec.outputs + self.splits.workspaces
-
-    def access_of(self, name: str) -> str:
-        """Return ``dense``, ``strided`` or ``unaligned`` for an operand or output."""
-        return dict(self.access).get(name, "dense")
-
-    @property
-    def hint_sizes(self) -> dict[str, int]:
-        """Sizes of the dynamic dimensions that default schedules are made for."""
-        return {dyn.name: hint(dyn) for dyn in self.spec.dynamic}
 
     @property
     def batch(self) -> str:

@@ -8,11 +8,9 @@ from tilegen.dims import Dyn
 from tilegen.dtypes import DType
 from tilegen.geometry.attention_functions import tilelang_names
 from tilegen.geometry.decode_blocks import DecodeBlocks
+from tilegen.geometry.parameters import LN_2, LOG2_E
 from tilegen.specs.operands import Operand
 from tilegen.specs.scores import ScoreMod
-
-_LOG2_E = 1.4426950408889634
-_LN_2 = 0.6931471805599453
 
 
 @frozen
@@ -34,8 +32,8 @@ class DecodeNames(DecodeBlocks):
             {"WIDTH": self.width, "WIDTH_V": self.width_v} if self.is_padded else {},
             {"BLOCK_M": self.block_m, "BLOCK_N": self.schedule.block_n},
             self.splits.constants,
-            {"SCALE": spec.scale, "LOG2_E": _LOG2_E},
-            {"LN_2": _LN_2} if spec.return_lse else {},
+            {"SCALE": spec.scale, "LOG2_E": LOG2_E},
+            {"LN_2": LN_2} if spec.return_lse else {},
         )
         static = (
             {name: value for name, value in group.items() if not isinstance(value, Dyn)}
@@ -94,33 +92,6 @@ class DecodeNames(DecodeBlocks):
     def captured(self) -> tuple[str, ...]:
         """Names of tensors that users' functions capture."""
         return tuple(tensor.name for fn in self.spec.functions for tensor in fn.tensors)
-
-    def strides(self, operand: Operand) -> tuple[str, ...]:
-        """Return the run-time strides of an operand that is not dense, as text, else ()."""
-        if self.access_of(operand.name) == "dense":
-            return ()
-        inner = operand.in_rows or operand in self.spec.outputs
-        count = len(operand.shape) - inner
-        names = [f'T.dynamic("{operand.name}_{axis}_stride", "int64")' for axis in range(count)]
-        return (*names, *(["1"] if inner else []))
-
-    def annotation(self, operand: Operand) -> tuple[str, ...]:
-        """Return the arguments of a parameter's type: shape, strides if any, element type."""
-        shape = self.shape_symbols(operand)
-        texts = [f"({', '.join(shape)}{',' if len(shape) == 1 else ''})"]
-        if self.strides(operand):
-            texts.append(f"{operand.name}_strides")
-        return (*texts, f'"{operand.dtype}"')
-
-    @property
-    def symbols(self) -> tuple[Dyn, ...]:
-        """Dynamic dimensions of the parameters."""
-        return self.spec.dynamic
-
-    @property
-    def assumed(self) -> tuple[tuple[str, int], ...]:
-        """Dynamic sizes with what they are multiples of."""
-        return tuple((d.name, d.multiple_of) for d in self.symbols if d.multiple_of > 1)
 
     # --- rows ---------------------------------------------------------------------------------
 

@@ -7,10 +7,8 @@ from attrs import frozen
 from tilegen.dims import Dyn
 from tilegen.geometry.mla_blocks import PIECE
 from tilegen.geometry.mla_roles import MlaRoles
+from tilegen.geometry.parameters import LN_2, LOG2_E
 from tilegen.specs.operands import Operand
-
-_LOG2_E = 1.4426950408889634
-_LN_2 = 0.6931471805599453
 
 
 @frozen
@@ -52,8 +50,8 @@ class MlaGeometry(MlaRoles):
             {"BLOCK_M": s.block_m, "BLOCK_N": s.block_n, "TILES": self.row_tiles},
             self.splits.constants,
             {"SCALE": spec.scale},
-            {"LOG2_E": _LOG2_E},
-            {"LN_2": _LN_2} if spec.return_lse else {},
+            {"LOG2_E": LOG2_E},
+            {"LN_2": LN_2} if spec.return_lse else {},
         )
         static = (
             {name: value for name, value in group.items() if not isinstance(value, Dyn)}
@@ -77,33 +75,6 @@ class MlaGeometry(MlaRoles):
             "lse": (self.batch, "HEADS", "SEQ_Q"),
         }
         return shapes[operand.name]
-
-    def strides(self, operand: Operand) -> tuple[str, ...]:
-        """Return the run-time strides of an operand that is not dense, as text, else ()."""
-        if self.access_of(operand.name) == "dense":
-            return ()
-        inner = operand.in_rows or operand in self.spec.outputs
-        count = len(operand.shape) - inner
-        names = [f'T.dynamic("{operand.name}_{axis}_stride", "int64")' for axis in range(count)]
-        return (*names, *(["1"] if inner else []))
-
-    def annotation(self, operand: Operand) -> tuple[str, ...]:
-        """Return the arguments of a parameter's type: shape, strides if any, element type."""
-        shape = self.shape_symbols(operand)
-        texts = [f"({', '.join(shape)}{',' if len(shape) == 1 else ''})"]
-        if self.strides(operand):
-            texts.append(f"{operand.name}_strides")
-        return (*texts, f'"{operand.dtype}"')
-
-    @property
-    def symbols(self) -> tuple[Dyn, ...]:
-        """Dynamic dimensions of the parameters."""
-        return self.spec.dynamic
-
-    @property
-    def assumed(self) -> tuple[tuple[str, int], ...]:
-        """Dynamic sizes with what they are multiples of."""
-        return tuple((d.name, d.multiple_of) for d in self.symbols if d.multiple_of > 1)
 
     @property
     def columns(self) -> str:

@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 
 from tilegen.dims import Dyn, hint, size
 from tilegen.geometry import warps
+from tilegen.geometry.parameters import Parameters
 from tilegen.geometry.splits import Splits
 from tilegen.schedules.mla import MlaSchedule, resolved
 from tilegen.specs.mla import MlaDecode
@@ -28,7 +29,7 @@ def padded(width: int) -> int:
 
 
 @frozen
-class MlaBlocks:
+class MlaBlocks(Parameters):
     """What follows from spec, schedule, target and operand access, whether legal or not."""
 
     spec: MlaDecode
@@ -68,19 +69,10 @@ class MlaBlocks:
         """Parameters of the emitted function: inputs, outputs, workspaces."""
         return self.spec.operands + self.spec.outputs + self.splits.workspaces
 
-    def access_of(self, name: str) -> str:
-        """Return ``dense``, ``strided`` or ``unaligned`` for an operand or output."""
-        return dict(self.access).get(name, "dense")
-
     @property
     def is_empty(self) -> bool:
         """Whether the output has no elements, so that nothing is ever launched."""
         return self.spec.batch == 0
-
-    @property
-    def hint_sizes(self) -> dict[str, int]:
-        """Sizes of the dynamic dimensions that default schedules are made for."""
-        return {dyn.name: hint(dyn) for dyn in self.spec.dynamic}
 
     @property
     def batch(self) -> str:

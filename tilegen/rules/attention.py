@@ -10,7 +10,7 @@ from tilegen.expr_print import calls_long_function
 from tilegen.geometry.attention import AttentionGeometry
 from tilegen.geometry.attention_blocks import GROUP_THREADS, REGISTERS, ROWS
 from tilegen.geometry.limits import BARRIER_BYTES, MAX_GRID_X, MAX_GRID_Y
-from tilegen.rules.ctas import boxes, too_many_threads
+from tilegen.rules.ctas import boxes, tensor_cores, too_many_threads
 from tilegen.rules.rule import Rule, Violation
 
 MAX_PLACE = 2**24
@@ -23,12 +23,7 @@ _SETMAXNREG = {1: 240, 2: 240}
 
 
 def _target(g: AttentionGeometry) -> Iterator[Violation]:
-    if g.target.kind != "cuda":
-        yield Violation(
-            "variant",
-            g.schedule.variant,
-            f"{g.target.name} has no tensor-core path for attention here; use sm_80 or later",
-        )
+    yield from tensor_cores(g, "attention", "variant", g.schedule.variant)
 
 
 def _specialized(g: AttentionGeometry) -> Iterator[Violation]:

@@ -26,3 +26,13 @@ def too_many_threads(g: Any) -> Iterator[Violation]:
             g.schedule.threads,
             f"{g.schedule.threads}{extra} exceed the {g.target.max_threads} threads of a CTA",
         )
+
+
+def tensor_cores(g: Any, work: str, name: str, value: object) -> Iterator[Violation]:
+    """Yield a fault of the field ``name`` where the target has no tensor-core path for ``work``."""
+    if g.target.kind != "cuda":
+        yield Violation(
+            name,
+            value,
+            f"{g.target.name} has no tensor-core path for {work} here; use sm_80 or later",
+        )

@@ -10,7 +10,7 @@ from tilegen.expr_print import calls_long_function
 from tilegen.geometry.decode import DecodeGeometry
 from tilegen.geometry.limits import BARRIER_BYTES, MAX_GRID_X, MAX_GRID_Y
 from tilegen.rules.attention import MAX_PLACE
-from tilegen.rules.ctas import boxes, too_many_threads
+from tilegen.rules.ctas import boxes, tensor_cores, too_many_threads
 from tilegen.rules.rule import Rule, Violation
 
 # Registers of a thread beside its parts of scores, weights and output.
@@ -19,12 +19,7 @@ _SETMAXNREG = {1: 240, 2: 240}
 
 
 def _target(g: DecodeGeometry) -> Iterator[Violation]:
-    if g.target.kind != "cuda":
-        yield Violation(
-            "dtype",
-            g.spec.dtype,
-            f"{g.target.name} has no tensor-core path for attention here; use sm_80 or later",
-        )
+    yield from tensor_cores(g, "attention", "dtype", g.spec.dtype)
 
 
 def _tile(g: DecodeGeometry) -> Iterator[Violation]:

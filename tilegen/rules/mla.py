@@ -8,7 +8,7 @@ from math import ceil
 from tilegen.geometry.limits import BARRIER_BYTES, MAX_GRID_X, MAX_GRID_Y
 from tilegen.geometry.mla import MlaGeometry
 from tilegen.geometry.mla_blocks import PIECE, ROWS
-from tilegen.rules.ctas import boxes, too_many_threads
+from tilegen.rules.ctas import boxes, tensor_cores, too_many_threads
 from tilegen.rules.rule import Rule, Violation
 
 # Registers of a thread beside its parts of scores and output: of one that only multiplies, and
@@ -18,12 +18,7 @@ _SETMAXNREG = {1: 240, 2: 240}
 
 
 def _target(g: MlaGeometry) -> Iterator[Violation]:
-    if g.target.kind != "cuda":
-        yield Violation(
-            "variant",
-            g.schedule.variant,
-            f"{g.target.name} has no tensor-core path for MLA decode here; use sm_80 or later",
-        )
+    yield from tensor_cores(g, "MLA decode", "variant", g.schedule.variant)
 
 
 def _halves(g: MlaGeometry) -> Iterator[Violation]:

@@ -5,36 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import ceil
-from typing import Any, Literal
+from typing import Literal
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from tilegen.dims import hint
-from tilegen.errors import ScheduleError
 from tilegen.geometry.splits import MAX_SPLITS, auto_splits
-from tilegen.schedules.fields import UNSET, one_of, positive
 from tilegen.schedules.fields import describe as _describe
+from tilegen.schedules.fields import one_of, positive, split_count
 from tilegen.specs.attended import bounds
 from tilegen.specs.decode import Decode
 from tilegen.targets import Target
 
 _WARP_ROWS = 16  # rows of a tile that each warp multiplies
 _AHEAD = 1.2  # how much faster a CTA loads where others leave bandwidth over
-
-
-def _is_count(instance: object, attribute: Any, value: Any) -> None:
-    whole = type(value) is int and 1 <= value <= MAX_SPLITS
-    if not (value is UNSET or value == "auto" or whole):
-        raise ScheduleError(
-            f'must be "auto" or an int from 1 to {MAX_SPLITS}',
-            rule="schedule-field",
-            field=attribute.name,
-            value=value,
-        )
-
-
-def _count() -> Any:
-    return field(default=UNSET, validator=_is_count)
 
 
 MIN_BLOCKS = (1, 2)
@@ -64,7 +48,7 @@ class DecodeSchedule:
     block_n: int = positive(multiple_of=16, minimum=16)
     num_stages: int = positive(minimum=0)
     threads: int = positive(multiple_of=32, minimum=32)
-    num_splits: int | Literal["auto"] = _count()
+    num_splits: int | Literal["auto"] = split_count(MAX_SPLITS)
     min_blocks: int = one_of(*MIN_BLOCKS)
 
     def __repr__(self) -> str:

@@ -27,6 +27,22 @@ UNSET: Final = Unset.UNSET
 """The value of a schedule field that is left for tilegen to choose."""
 
 
+def split_count(most: int) -> Any:
+    """Return a schedule field that takes ``"auto"`` or a number of splits up to ``most``."""
+
+    def check(instance: object, attribute: Any, value: Any) -> None:
+        whole = type(value) is int and 1 <= value <= most
+        if not (value is UNSET or value == "auto" or whole):
+            raise ScheduleError(
+                f'must be "auto" or an int from 1 to {most}',
+                rule="schedule-field",
+                field=attribute.name,
+                value=value,
+            )
+
+    return field(default=UNSET, validator=check)
+
+
 def _is_extent(instance: object, attribute: Any, value: Any) -> None:
     if type(value) is not int or value < 1:
         raise ScheduleError(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import ceil
-from typing import Any, Literal
+from typing import Literal
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from tilegen.dims import hint
-from tilegen.errors import ScheduleError
 from tilegen.geometry.splits import MAX_SPLITS, auto_splits
-from tilegen.schedules.fields import UNSET, Unset, one_of, positive
+from tilegen.schedules.fields import UNSET, Unset, one_of, positive, split_count
 from tilegen.schedules.fields import describe as _describe
 from tilegen.specs.mla import MlaDecode
 from tilegen.targets import Target
@@ -23,22 +22,6 @@ _ROWS = 64  # of a tile where warpgroups multiply, as many as wgmma takes
 # Share of the tensor cores' rate that a variant sustains with a full tile.
 _RATE: dict[str, float] = {"pipelined": 0.55, "warp_specialized": 0.6, "split_latent": 0.75}
 _WAVE_US, _LAUNCH_US = 3.0, 3.0  # of a CTA beside its steps, and of the second launch
-
-
-def _count() -> Any:
-    """Return a schedule field that is UNSET, "auto" or a number of splits."""
-
-    def check(instance: object, attribute: Any, value: Any) -> None:
-        whole = type(value) is int and 1 <= value <= MAX_SPLITS
-        if not (value is UNSET or value == "auto" or whole):
-            raise ScheduleError(
-                f'must be "auto" or an int from 1 to {MAX_SPLITS}',
-                rule="schedule-field",
-                field=attribute.name,
-                value=value,
-            )
-
-    return field(default=UNSET, validator=check)
 
 
 @frozen(kw_only=True, repr=False)
@@ -67,7 +50,7 @@ class MlaSchedule:
     block_n: int = positive(multiple_of=16, minimum=16)
     num_stages: int = positive(minimum=0)
     threads: int = positive(multiple_of=32, minimum=32)
-    num_splits: int | Literal["auto"] = _count()
+    num_splits: int | Literal["auto"] = split_count(MAX_SPLITS)
     variant: Variant = one_of(*VARIANTS)
 
     def __repr__(self) -> str:

@@ -41,8 +41,7 @@ from tilegen.specs.scores import Alibi, ScoreBias, ScoreMod, ScoreOp, not_all_ze
 _RESERVED = RESERVED | frozenset(
     "b h scores weights top base before total part row column seen sees flawed rest "
     "length_q length_kv start_q start_kv score distance q_idx kv_idx stop stop_kv low middle "
-    "ahead steps rings barriers rows weigh clean k_full v_full q_full k_empty v_empty other "
-    "flawed0 flawed1 flawed2 "
+    "ahead steps barriers rows weigh clean k_full v_full q_full k_empty v_empty other "
     "attend load shift rescale flawed is_finite d0 partly stop first other low bm d x count "
     "partial blocks attempt here tiles turn sums share judged show".split()
 )

@@ -127,12 +127,13 @@ def test_nothing_waits_for_the_gpu():
     program = built(page_size=64)
     kernel = program.compile()
     given = given_to(program)
-    kernel(**given)
+    first = kernel(**given)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        kernel(**given)
+        found = kernel(**given)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found.out, first.out)
 
 
 def test_strided_caches_are_read_in_place():

@@ -7,7 +7,7 @@ from multiprocessing import get_context
 
 import pytest
 import torch
-from simulate.latents import SPIKES, operands, spiked
+from simulate.caches import SPIKES, operands, spiked
 
 import tilegen as tg
 from tilegen.compile import binary

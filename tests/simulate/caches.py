@@ -1,4 +1,4 @@
-"""Operands of decode that show faults: any lengths, pages out of order, NaN where none looks."""
+"""Operands of both decodes that show faults: any lengths, pages out of order, NaN beside keys."""
 
 import torch
 
@@ -22,18 +22,23 @@ def operands(spec, lengths=LENGTHS, *, room=200, seed=0, device="cpu"):
     sizes = {dim.name: named.get(dim.name, len(lengths)) for dim in spec.dynamic}
     found = inputs(spec, sizes, generator)
     found["kv_lens"] = torch.tensor(lengths, dtype=torch.int32, device=device)
+    names = _caches(spec)
     if page:
-        found["page_table"] = _table(spec, lengths, len(found["k"]), columns, generator)
-    used = torch.zeros(found["k"].shape[:2], dtype=torch.bool, device=device)
+        found["page_table"] = _table(spec, lengths, len(found[names[0]]), columns, generator)
+    used = torch.zeros(found[names[0]].shape[:2], dtype=torch.bool, device=device)
     for batch, count in enumerate(lengths):
         for first in range(0, count, page or room):
             row = int(found["page_table"][batch, first // page]) if page else batch
             used[row, : min(count - first, page or room)] = True
-    for name in "kv":
+    for name in names:
         wide = found[name].float()
         wide[~used] = torch.nan
         found[name] = wide.to(found[name].dtype)
     return found
+
+
+def _caches(spec):
+    return [operand.name for operand in spec.operands if operand.name in ("k", "v", "kv")]
 
 
 def _table(spec, lengths, pages, columns, generator):
@@ -63,6 +68,7 @@ def spiked(spec, lengths, nats, place, **options):
             if spec.page_size:
                 row = int(found["page_table"][batch, key // spec.page_size])
                 at = key % spec.page_size
-            raised = 0.1 * found["k"][row, at].float() + towards[batch, 0] * nats / spec.scale
-            found["k"][row, at] = raised.to(found["k"].dtype)
+            cache = found[_caches(spec)[0]]
+            own = 0.1 * cache[row, at].float()
+            cache[row, at] = (own + towards[batch, 0].view(-1) * nats / spec.scale).to(cache.dtype)
     return found

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from simulate.latents import LENGTHS, SPIKES, operands, spiked
+from simulate.caches import LENGTHS, SPIKES, operands, spiked
 
 import tilegen as tg
 from tilegen.reference import inputs

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 import torch
-from simulate.latents import SPIKES, operands, spiked
+from simulate.caches import SPIKES, operands, spiked
 
 import tilegen as tg
 from tilegen.simulate import simulate

@@ -3,6 +3,7 @@
 import pytest
 from golden.cases_decode import DECODE
 
+import tilegen as tg
 from tilegen.compile import lower
 from tilegen.rules.decode import register_limit
 
@@ -35,6 +36,13 @@ def test_queries_are_read_by_vectors_and_parts_not_at_all_without_keys():
     text = lower(DECODE["plain"]).cuda_source
     assert "*(uint4*)(q +" in text
     assert "if ((weight == 0x0p+0f" in text
+
+
+def test_barriers_of_narrow_heads_are_proved_whole():
+    shape = {"batch": 4, "heads": 8, "kv_heads": 2, "kv_len": 512}
+    spec = tg.Decode(**shape, head_dim=8, dtype="bfloat16")
+    program = tg.build(spec, target="sm_90a", schedule=tg.DecodeSchedule(num_splits=2))
+    assert "tl::__sync_thread_partial(" in program.cuda_source()
 
 
 @pytest.mark.nvcc

@@ -73,8 +73,7 @@ def build():
             m0 = 0
             for i, d in T.Parallel(BLOCK_M, DIM):
                 head = h * GROUP + i % GROUP
-                own = i < GROUP
-                q_shared[i, d] = T.if_then_else(own, q[b, 0, head, d], 0)
+                q_shared[i, d] = T.if_then_else(i < GROUP, q[b, 0, head, d], 0)
             T.fence_proxy_async()
             T.fill(top, -T.infinity("float32"))
             T.fill(base, -T.infinity("float32"))

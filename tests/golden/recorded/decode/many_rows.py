@@ -66,8 +66,7 @@ def build():
             h, m0 = hm // 2, hm % 2 * BLOCK_M
             for i, d in T.Parallel(BLOCK_M, DIM):
                 query, head = (m0 + i) // GROUP, h * GROUP + (m0 + i) % GROUP
-                own = m0 + i < SEQ_Q * GROUP
-                q_shared[i, d] = T.if_then_else(own, q[b, query, head, d], 0)
+                q_shared[i, d] = T.if_then_else(m0 + i < SEQ_Q * GROUP, q[b, query, head, d], 0)
             T.fence_proxy_async()
             T.fill(top, -T.infinity("float32"))
             T.fill(base, -T.infinity("float32"))

@@ -81,8 +81,7 @@ def build():
 
             m0 = 0
             for i, d in T.Parallel(BLOCK_M, WIDTH):
-                own = (i < GROUP) & (d < DIM)
-                q_shared[i, d] = T.if_then_else(own, q[b, 0, h, d], 0)
+                q_shared[i, d] = T.if_then_else((i < GROUP) & (d < DIM), q[b, 0, h, d], 0)
             T.fence_proxy_async()
             T.fill(top, -T.infinity("float32"))
             T.fill(base, -T.infinity("float32"))

@@ -37,27 +37,19 @@ def mla_specs(
     page: SearchStrategy[int | None] | None = None,
 ) -> MlaDecode:
     """Draw MLA decode specs; some fields by other strategies where given."""
-    pages = draw(st.sampled_from(_PAGES) if page is None else page)
     batches = st.integers(0, 3) | st.sampled_from((64, Dyn("batch", hint=2), Dyn("batch", hint=64)))
     return MlaDecode(
         batch=draw(batches if batch is None else batch),
         heads=draw(st.sampled_from(_HEADS) if heads is None else heads),
-        kv_len=_whole(draw(kv_lens() if kv_len is None else kv_len), pages or 1),
+        kv_len=draw(kv_lens() if kv_len is None else kv_len),
         scale=draw(constants(0.0625, 1.0)),
         latent_dim=draw(st.sampled_from((128, 256, 512)) if latent is None else latent),
         rope_dim=draw(st.sampled_from((32, 64))),
         seq_q=draw(st.integers(1, 4)),
-        page_size=pages,
+        page_size=draw(st.sampled_from(_PAGES) if page is None else page),
         return_lse=draw(st.booleans()),
         dtype=draw(_DTYPES),
     )
-
-
-def _whole(room: Dim, page: int) -> Dim:
-    """Return room for at least as many keys in whole pages."""
-    if isinstance(room, Dyn):
-        return Dyn(room.name, multiple_of=page, hint=-(-room.hint // page) * page)
-    return -(-room // page) * page
 
 
 @cache

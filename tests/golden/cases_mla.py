@@ -17,7 +17,7 @@ MLA: dict[str, Program] = {
     "plain": _built(),
     "paged_split": _built(
         batch=tg.dyn("batch", hint=16),
-        kv_len=tg.dyn("kv_len", multiple_of=64, hint=8192),
+        kv_len=tg.dyn("kv_len", hint=8192),
         page_size=64,
         heads=16,
         seq_q=2,
@@ -51,5 +51,5 @@ MLA: dict[str, Program] = {
         return_lse=True,
         schedule={"variant": "split_latent", "num_splits": 8},
     ),
-    "plain_sm_80": _built("sm_80", heads=16, dtype="float16"),
+    "plain_sm_80": _built("sm_80", heads=16, dtype="float16", schedule={"num_splits": 1}),
 }

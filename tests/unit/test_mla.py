@@ -20,7 +20,7 @@ def built(spec=None, target="sm_90a", **schedule):
 
 
 def dynamic(page):
-    return tg.dyn("kv_len", multiple_of=page, hint=21 * page)
+    return tg.dyn("kv_len", hint=21 * page)
 
 
 def described(tensors):
@@ -89,13 +89,9 @@ SPECS_REFUSED = {
     "infinite": ({"scale": float("inf")}, "scale=inf: must be finite"),
     "dtype": ({"dtype": "float32"}, "float32"),
     "lse": ({"return_lse": 1}, "return_lse=1: is not of type bool"),
-    "pages": (
-        {"page_size": 48},
-        "page_size=48: has no whole pages in kv_len=1000; use kv_len=1008",
-    ),
-    "dynamic pages": (
-        {"page_size": 64, "kv_len": tg.dyn("n")},
-        'has no whole pages in kv_len=n; use tg.dyn("n", multiple_of=64)',
+    "multiple of pages": (
+        {"page_size": 64, "kv_len": tg.dyn("n", multiple_of=64)},
+        "has no effect on a table of pages, which has room for whole ones; drop multiple_of=",
     ),
     "one name": ({"batch": tg.dyn("n", hint=3), "kv_len": tg.dyn("n")}, "two different dimensions"),
     "taken": ({"batch": tg.dyn("scores")}, "is a name that the emitted source uses"),

@@ -12,7 +12,6 @@ from tilegen.dims import Dim, Dyn, extent, size
 from tilegen.dims import hint as dim_hint
 from tilegen.dtypes import DType, dtype
 from tilegen.epilogue import Cast, finite, operand_dtype, operand_kind
-from tilegen.errors import SpecError
 from tilegen.fields import instance_of
 from tilegen.reprs import compact_repr
 from tilegen.specs import attention_fields as shared
@@ -33,24 +32,8 @@ _RESERVED = RESERVED | frozenset(
 
 
 def _fits(spec: Any, attribute: object, value: object) -> None:
-    if spec.page_size is not None and isinstance(spec.kv_len, Dyn) and spec.kv_len.multiple_of > 1:
-        raise SpecError(
-            "has no effect on a table of pages",
-            rule="no-effect",
-            field="kv_len",
-            value=spec.kv_len,
-            hint="drop multiple_of=",
-        )
+    fields.room(spec)
     dims = {dim.name: dim for dim in spec.dynamic}
-    for dim in (spec.batch, *spec.kv_shape, *spec.table_shape):
-        if isinstance(dim, Dyn) and dims[dim.name] != dim:
-            raise SpecError(
-                "is the name of two different dimensions",
-                rule="dim",
-                field="kv_len",
-                value=dim.name,
-                hint="name them apart, or make them the same",
-            )
     tensors = spec.operands + spec.outputs
     strides = {f"{tensor.name}_strides" for tensor in tensors}
     check_names(tensors, dims, (_RESERVED - {"pages"} if "pages" in dims else _RESERVED) | strides)

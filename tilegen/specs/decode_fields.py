@@ -68,6 +68,29 @@ def page_size(spec: Any, attribute: object, value: object) -> None:
         )
 
 
+def room(spec: Any) -> None:
+    """Refuse a multiple that a table of pages makes nothing of, and two dimensions of a name."""
+    length = spec.kv_len
+    if spec.page_size is not None and isinstance(length, Dyn) and length.multiple_of > 1:
+        raise SpecError(
+            "has no effect on a table of pages, which has room for whole ones",
+            rule="no-effect",
+            field="kv_len",
+            value=length,
+            hint="drop multiple_of=",
+        )
+    dims = {dim.name: dim for dim in spec.dynamic}
+    for dim in (spec.batch, *spec.kv_shape, *spec.table_shape):
+        if isinstance(dim, Dyn) and dims[dim.name] != dim:
+            raise SpecError(
+                "is the name of two different dimensions",
+                rule="dim",
+                field="kv_len",
+                value=dim.name,
+                hint="name them apart, or make them the same",
+            )
+
+
 def kv_dtype(value: object, spec: Any) -> DType | None:
     """Return the element type of the caches, or None where it is that of q."""
     if value is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from attrs import Attribute, Converter, field, frozen
@@ -57,38 +57,9 @@ def _positive(spec: Any, attribute: object, value: float) -> None:
         )
 
 
-def _pages(spec: Any, attribute: object, value: object) -> None:
-    fields.page_size(spec, attribute, value)
-    room = spec.kv_len
-    if isinstance(value, int) and (
-        room.multiple_of != value if isinstance(room, Dyn) else room % value
-    ):
-        raise SpecError(
-            f"has no whole pages in kv_len={room}",
-            rule="page-size",
-            field="page_size",
-            value=value,
-            hint=_whole_pages(room, value),
-        )
-
-
-def _whole_pages(room: Dim, page: int) -> str:
-    if isinstance(room, Dyn):
-        return f'use tg.dyn("{room.name}", multiple_of={page})'
-    return f"use kv_len={-(-room // page) * page}: there is room in whole pages"
-
-
 def _fits(spec: Any, attribute: object, value: object) -> None:
+    fields.room(spec)
     dims = {dim.name: dim for dim in spec.dynamic}
-    for dim in (spec.batch, *spec.kv_shape, *spec.table_shape):
-        if isinstance(dim, Dyn) and dims[dim.name] != dim:
-            raise SpecError(
-                "is the name of two different dimensions",
-                rule="dim",
-                field="kv_len",
-                value=dim.name,
-                hint="name them apart, or make them the same",
-            )
     check_names(spec.operands + spec.outputs, dims, _RESERVED)
 
 
@@ -112,9 +83,8 @@ class MlaDecode:
         seq_q: Queries of a sequence, 1 to 4.
         page_size: Keys of a page of the cache, a multiple of 16: ``kv`` is then (pages, page_size,
             latent_dim + rope_dim), and row b of ``page_table`` lists the pages of sequence b; of
-            these, only as many are read as hold its keys. ``kv_len`` has whole pages; a dynamic
-            one, with that ``multiple_of``, is counted by the ``<kv_len>_pages`` columns of the
-            table. None is (batch, kv_len, latent_dim + rope_dim).
+            these, only as many are read as hold its keys. With a dynamic ``kv_len``, the table has
+            ``<kv_len>_pages`` columns. None is (batch, kv_len, latent_dim + rope_dim).
         return_lse: Whether there is an output ``lse``, the logarithms of the sums of exponentials,
             natural, (batch, heads, seq_q) float32.
         dtype: ``float16`` or ``bfloat16``.
@@ -130,7 +100,7 @@ class MlaDecode:
     latent_dim: int = field(default=512, validator=one_of(128, 256, 512))
     rope_dim: int = field(default=64, validator=one_of(32, 64))
     seq_q: int = field(default=1, converter=_between(MAX_QUERIES))
-    page_size: int | None = field(default=None, validator=_pages)
+    page_size: int | None = field(default=None, validator=fields.page_size)
     return_lse: bool = field(default=False, validator=instance_of(bool))
     dtype: DType = field(
         converter=lambda value: dtype(value, (DType.float16, DType.bfloat16)), validator=_fits
@@ -180,7 +150,7 @@ class MlaDecode:
 
     @property
     def _pages_of_hint(self) -> int:
-        return dim_hint(self.kv_len) // (self.page_size or 1)
+        return ceil(dim_hint(self.kv_len) / (self.page_size or 1))
 
     @property
     def operands(self) -> tuple[Operand, ...]:

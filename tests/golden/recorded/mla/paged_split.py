@@ -11,7 +11,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   partial_out  (4, batch, 2, 16, 512) float32
   partial_lse  (4, batch, 2, 16) float32
 spec: MlaDecode(batch=Dyn(name='batch', multiple_of=1, hint=16), heads=16,
-      kv_len=Dyn(name='kv_len', multiple_of=64, hint=8192), scale=0.07216878364870322, seq_q=2,
+      kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), scale=0.07216878364870322, seq_q=2,
       page_size=64, return_lse=True, dtype='bfloat16')
 schedule: MlaSchedule(block_m=64, block_n=64, num_stages=2, threads=256, num_splits=4,
           variant='pipelined')

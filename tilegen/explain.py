@@ -118,7 +118,8 @@ def _ctas_per_sm(program: Program, registers: int) -> int:
     target = program.target
     by_smem = target.smem_per_sm // (program.smem_bytes + _SMEM_RESERVED)
     by_registers = target.registers_per_sm // (program.threads * registers)
-    return max(1, min(by_smem, by_registers, _MAX_CTAS_PER_SM))
+    asked = _fields(program.schedule).get("min_blocks", 1)  # who asks for several gets so few
+    return max(asked, min(by_smem, by_registers, _MAX_CTAS_PER_SM))
 
 
 def _memory_us(target: Target, count: int) -> float:
@@ -225,8 +226,8 @@ def _ranking(program: Program, given: Mapping[str, Any]) -> Ranking:
     spec, target, schedule = program.spec, program.target, program.schedule
     cost = program.family.part("cost")
     passed_over, runner_up, reached = [], None, False
-    variant = given.get("variant", UNSET)
-    for candidate in program.family.part("candidates")(spec, target, variant):
+    form = given.get(program.family.form, UNSET)
+    for candidate in program.family.part("candidates")(spec, target, form):
         candidate = evolve(candidate, **given)
         reached = reached or candidate == schedule
         refusal = _refusal(program, candidate)

@@ -23,7 +23,7 @@ class Family:
         name: The family word.
         spec_path: Its spec class, or a tuple of them.
         schedule_path: Its schedule class.
-        candidates_path: ``(spec, target, variant) -> schedules`` in order of preference.
+        candidates_path: ``(spec, target, form) -> schedules`` in order of preference.
         options_path: Schedule field to the values a search may try.
         geometry_path: ``(spec, schedule, target, access) -> derived facts``.
         rules_path: Its legality rules.
@@ -33,6 +33,7 @@ class Family:
         cost_path: ``(spec, target, schedule) -> microseconds``, an estimate to rank schedules by.
         peers_path: Name to what makes a peer of a spec that kernels are timed against.
         templates: Schedule variant to template file.
+        form: Schedule field that candidates are made for, where it is set.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Family:
     cost_path: str
     peers_path: str
     templates: dict[str, str] = field(factory=dict)
+    form: str = "variant"
 
     def part(self, name: str) -> Any:
         """Return the part ``name``, such as ``rules``, importing its module."""
@@ -113,6 +115,7 @@ FAMILIES = {
         peers_path="tilegen.peers.decode:PEERS",
         fuzz_path="tilegen.fuzz.decode:FUZZED",
         templates={"pipelined": "decode/pipelined.py.j2"},
+        form="min_blocks",
     ),
     "mla": Family(
         name="mla",

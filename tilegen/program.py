@@ -299,7 +299,7 @@ def _select(
     """Return the program of the first legal candidate that agrees with the ``fixed`` fields."""
     geometry = family.part("geometry")
     preferred, seen = None, set()
-    for candidate in family.part("candidates")(spec, target, fixed.get("variant", UNSET)):
+    for candidate in family.part("candidates")(spec, target, fixed.get(family.form, UNSET)):
         schedule = evolve(candidate, **fixed)
         preferred = preferred or schedule
         if schedule in seen:

@@ -21,7 +21,7 @@ DECODE: dict[str, Program] = {
     "plain": _built(return_lse=True),
     "one_split": _built(batch=64, kv_len=4096, sink=True, return_lse=True),
     "paged": _built(page_size=64),
-    "pairs": _built(batch=32, kv_len=4096, schedule={"min_blocks": 2}),
+    "alone": _built(batch=32, kv_len=4096, schedule={"min_blocks": 1}),
     "small_pages": _built(
         page_size=48,
         batch=4,

@@ -46,7 +46,7 @@ def test_barriers_of_narrow_heads_are_proved_whole():
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("name", ["plain", "pairs", "sm_80"])
+@pytest.mark.parametrize("name", ["plain", "alone", "sm_80"])
 def test_defaults_do_not_spill(name):
     program = DECODE[name]
     found = program.resources()
@@ -55,7 +55,7 @@ def test_defaults_do_not_spill(name):
 
 
 def test_two_ctas_share_the_registers_of_an_sm():
-    program = DECODE["pairs"]
+    program = DECODE["plain"]
     text = lower(program).cuda_source
     assert "__launch_bounds__(256, 2)" in text
     assert "warpgroup_reg_dealloc<24>" in text
@@ -63,7 +63,7 @@ def test_two_ctas_share_the_registers_of_an_sm():
     assert 128 * (24 + 216) <= program.target.registers_per_sm // 2
 
 
-@pytest.mark.parametrize(("name", "most"), [("plain", 125), ("window", 135)])
+@pytest.mark.parametrize(("name", "most"), [("plain", 125), ("window", 140)])
 def test_kernels_are_short(name, most):
     lines = DECODE[name].source.splitlines()
     body = lines[lines.index("def build():") : lines.index("def main():")]

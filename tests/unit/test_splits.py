@@ -2,8 +2,9 @@
 
 import pytest
 
+import tilegen as tg
 from tilegen.dims import Dyn
-from tilegen.geometry.splits import MAX_SPLITS, Splits, auto_splits
+from tilegen.geometry.splits import MAX_SPLITS, Splits, Work
 from tilegen.targets import target
 
 SPLITS = Splits(count=4, batch=Dyn("batch"), seq_q=2, heads=8, dim_v=512)
@@ -43,7 +44,8 @@ def test_an_axis_has_another_name_where_the_first_launch_sets_it():
 
 
 def _auto(tiles, blocks):
-    return auto_splits(tiles, blocks, H200, ctas_per_sm=1, busy_us=1.0, alone_us=0.75)
+    work = Work(tiles=tiles, blocks=blocks, slots=H200.sms, busy_us=1.0, alone_us=0.75)
+    return work.splits
 
 
 def test_few_tiles_are_split_until_the_gpu_is_full():
@@ -57,3 +59,54 @@ def test_splits_have_a_block_each_and_an_end():
     assert _auto(1, 0) == _auto(0, 1) == 1
     assert _auto(1, 7) <= 7
     assert _auto(1, 2**20) <= MAX_SPLITS
+
+
+# Microseconds on an H200 by splits, of (batch, keys) with 8 heads of keys of 128 bfloat16 each:
+# blocks of 64 in 3 stages, two CTAs on an SM.
+MEASURED = {
+    (1, 1024): {1: 19.5, 2: 15.8, 4: 13.4, 8: 12.4, 16: 13.1},
+    (1, 8192): {1: 109.1, 2: 61.9, 4: 35.2, 8: 23.6, 16: 23.1, 32: 24.9, 64: 26.8},
+    (1, 32768): {1: 414.0, 2: 211.6, 4: 111.4, 8: 62.2, 16: 52.2, 32: 53.0, 64: 55.1},
+    (4, 1024): {1: 20.1, 2: 17.2, 4: 16.4, 8: 16.1, 16: 19.1},
+    (4, 8192): {1: 109.5, 2: 63.0, 4: 49.5, 8: 49.8, 16: 52.9, 32: 59.4, 64: 58.6},
+    (4, 32768): {1: 416.1, 2: 214.0, 4: 138.7, 8: 139.3, 16: 145.1, 32: 149.3, 64: 148.3},
+    (16, 1024): {1: 28.7, 2: 32.3, 4: 34.8, 8: 35.0, 16: 43.4},
+    (16, 8192): {1: 137.6, 2: 138.5, 4: 140.4, 8: 143.2, 16: 146.6, 32: 152.6},
+    (16, 32768): {1: 489.3, 2: 486.9, 4: 491.8, 8: 493.9, 16: 503.7, 32: 503.5},
+    (64, 1024): {1: 78.0, 2: 83.1, 4: 85.2, 8: 92.4},
+    (64, 8192): {1: 486.8, 2: 499.4, 4: 499.8, 8: 499.9},
+    (64, 32768): {1: 1888.4, 2: 1895.2, 4: 1911.4, 8: 1881.4},
+}
+
+
+def _chosen(batch, kv_heads, kv_len, **schedule):
+    spec = tg.Decode(
+        batch=batch,
+        heads=32,
+        kv_heads=kv_heads,
+        kv_len=tg.dyn("keys", hint=kv_len),
+        head_dim=128,
+        dtype="bfloat16",
+    )
+    wanted = tg.DecodeSchedule(min_blocks=2, **schedule)
+    return tg.build(spec, target="sm_90a", schedule=wanted).schedule.num_splits
+
+
+def _at_most(found, measured):
+    """Return what so many splits take at most: the longer of the times of those beside them."""
+    fewer = max(count for count in measured if count <= found)
+    more = min(count for count in measured if count >= found)
+    return max(measured[fewer], measured[more])
+
+
+@pytest.mark.parametrize(("batch", "kv_len"), MEASURED)
+def test_what_is_chosen_is_within_a_twentieth_of_the_best_measured(batch, kv_len):
+    measured = MEASURED[batch, kv_len]
+    found = _chosen(batch, 8, kv_len, block_n=64, num_stages=3)
+    assert _at_most(found, measured) <= 1.05 * min(measured.values())
+
+
+def test_a_long_sequence_alone_has_as_many_as_are_fast():
+    measured = {16: 104.8, 32: 84.1, 64: 82.8, 128: 90.0}
+    found = _chosen(1, 4, 131072, block_n=128, num_stages=1)
+    assert _at_most(found, measured) <= 1.05 * min(measured.values())

@@ -10,14 +10,17 @@ from attrs import frozen
 from tilegen.dims import Dim, size
 from tilegen.dtypes import DType
 from tilegen.specs.operands import Operand
-from tilegen.targets import Target
 
 MAX_SPLITS = 256
 _COLUMNS = 128  # of a row of the output that a CTA merges, one a thread
 _AHEAD = 32  # splits whose parts a thread has on their way at once
-# Microseconds: of a wave of CTAs beside its steps, of the second launch, and of a split in it.
-_WAVE, _LAUNCH, _MERGE = 2.0, 3.0, 0.03
-_CLOSE = 1.02  # fewer splits win where they take so little more
+# Microseconds: of the first launch before its keys, of a CTA on every slot beside its steps, of the
+# second launch, and of a split in it.
+_FIRST, _START, _LAUNCH, _MERGE = 7.0, 1.0, 2.7, 0.1
+_SHARPNESS = (
+    6  # of the bend between what a CTA takes for a step, and what its share of the GPU does
+)
+_CLOSE = 1.015  # fewer splits win where they take so little more
 
 
 @frozen(kw_only=True)
@@ -116,27 +119,40 @@ class Splits:
         return f"SPLITS, unroll_factor={_AHEAD}" if self.count > _AHEAD else "SPLITS"
 
 
-def auto_splits(
-    tiles: int, blocks: int, target: Target, *, ctas_per_sm: int, busy_us: float, alone_us: float
-) -> int:
-    """Return how many CTAs are to share the keys of a tile, by a model of the time it takes.
+@frozen
+class Work:
+    """Keys of tiles that CTAs are to share, and what a step of the mainloop takes.
 
-    Args:
+    Attributes:
         tiles: CTAs of a launch without splits.
         blocks: Steps of the mainloop of each.
-        target: The architecture.
-        ctas_per_sm: CTAs that an SM holds at once.
-        busy_us: Microseconds of a step where every SM has as many CTAs.
+        slots: CTAs that the GPU holds at once.
+        busy_us: Microseconds of a step where every slot is taken: a CTA's share of the GPU.
         alone_us: Microseconds of a step of a CTA that has the GPU to itself.
     """
-    slots = target.sms * ctas_per_sm
 
-    def time_us(count: int) -> float:
-        ctas = max(tiles, 1) * count
-        step = max(alone_us, busy_us * min(ctas, slots) / slots)
-        waves = ceil(ctas / slots) * (_WAVE + ceil(max(blocks, 1) / count) * step)
-        return waves + (_LAUNCH + count * _MERGE if count > 1 else 0.0)
+    tiles: int
+    blocks: int
+    slots: int
+    busy_us: float
+    alone_us: float
 
-    counts = range(1, min(max(blocks, 1), MAX_SPLITS) + 1)
-    best = min(map(time_us, counts))
-    return next(count for count in counts if time_us(count) <= _CLOSE * best)
+    def time_us(self, count: int) -> float:
+        """Return about how long it takes where so many CTAs share the keys of a tile."""
+        ctas = max(self.tiles, 1) * count
+        waves, rest = divmod(ctas, self.slots)
+        step = waves * self._step_us(1.0) + (self._step_us(rest / self.slots) if rest else 0.0)
+        merge = _LAUNCH + count * _MERGE if count > 1 else 0.0
+        return _FIRST + ctas / self.slots * _START + ceil(self.blocks / count) * step + merge
+
+    def _step_us(self, load: float) -> float:
+        """Return the microseconds of a step where that share of the slots is taken."""
+        power = self.alone_us**_SHARPNESS + (self.busy_us * load) ** _SHARPNESS
+        return power ** (1 / _SHARPNESS)
+
+    @property
+    def splits(self) -> int:
+        """How many CTAs are to share the keys of a tile: the fewest that are about fastest."""
+        counts = range(1, min(max(self.blocks, 1), MAX_SPLITS) + 1)
+        best = min(map(self.time_us, counts))
+        return next(count for count in counts if self.time_us(count) <= _CLOSE * best)

@@ -15,6 +15,8 @@ from tilegen.rules.rule import Rule, Violation
 
 # Registers of a thread beside its parts of scores, weights and output.
 _CONSUMER, _ALONE, _FUNCTION = 48, 72, 40
+_UNLIKE = 16  # of two CTAs on an SM, where rows see different keys
+_INSTRUCTION = 30  # of warpgroup MMA, beside the sums that it adds to
 _SETMAXNREG = {1: 240, 2: 240}
 
 
@@ -92,6 +94,15 @@ def _pairs(g: DecodeGeometry) -> Iterator[Violation]:
             "registers are shared out among two CTAs of 128 threads that multiply and 128 that "
             "load by TMA",
         )
+    sums = g.block_m * max(g.width_v, s.block_n) // s.threads
+    share = g.target.register_share(s.min_blocks * g.threads)
+    if g.wgmma and sums + _INSTRUCTION > share:
+        yield Violation(
+            "min_blocks",
+            s.min_blocks,
+            f"{s.min_blocks} CTAs of {g.threads} threads are compiled for {share} registers, and "
+            f"an instruction with {sums} sums takes {sums + _INSTRUCTION}",
+        )
     needed = s.min_blocks * (g.smem_bytes + 2 * BARRIER_BYTES)  # as many the system keeps
     if needed > g.target.smem_per_sm:
         yield Violation(
@@ -117,7 +128,8 @@ def register_estimate(g: DecodeGeometry) -> int:
     pairs = ceil(g.block_m * s.block_n / s.threads)
     base = _CONSUMER if g.warp_specialized else _ALONE
     long = any(calls_long_function(step.value) for step in g.score_steps)
-    return acc + pairs + pairs // 2 + base + (_FUNCTION if long else 0)
+    unlike = s.min_blocks > 1 and not g.is_uniform
+    return acc + pairs + pairs // 2 + base + (_FUNCTION if long else 0) + (_UNLIKE if unlike else 0)
 
 
 def _registers(g: DecodeGeometry) -> Iterator[Violation]:
@@ -160,8 +172,8 @@ RULES = (
     Rule("threads", "TileLang adds producers and checks no limit (H18a).", _threads),
     Rule("pipeline", "Stages are for steps that there are, and tiles that none writes.", _stages),
     Rule("smem-capacity", "TileLang compiles what a CTA cannot hold (H18a).", _smem_capacity),
-    Rule("min-blocks", "CTAs that share an SM share its registers and memory.", _pairs),
     Rule("registers", "Spilled scores cost more than any tile saves.", _registers),
     Rule("function-places", "Places in users' functions are float32 numbers.", _places),
     Rule("grid-extent", "Grid axes y and z hold 65535 CTAs (H19).", _grid),
+    Rule("min-blocks", "CTAs that share an SM share its registers and memory.", _pairs),
 )

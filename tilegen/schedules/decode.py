@@ -10,15 +10,17 @@ from typing import Literal
 from attrs import evolve, frozen
 
 from tilegen.dims import hint
-from tilegen.geometry.splits import MAX_SPLITS, auto_splits
+from tilegen.geometry.splits import MAX_SPLITS, Work
+from tilegen.schedules.fields import UNSET, one_of, positive, split_count
 from tilegen.schedules.fields import describe as _describe
-from tilegen.schedules.fields import one_of, positive, split_count
 from tilegen.specs.attended import bounds
 from tilegen.specs.decode import Decode
 from tilegen.targets import Target
 
 _WARP_ROWS = 16  # rows of a tile that each warp multiplies
-_AHEAD = 1.2  # how much faster a CTA loads where others leave bandwidth over
+_READS = 1.07  # how much faster keys are read than copied, which targets tell
+# Microseconds of a step of a CTA that nothing keeps waiting: of any, and of a key beside products.
+_STEP, _KEY = 0.2, 0.0029
 
 
 MIN_BLOCKS = (1, 2)
@@ -75,30 +77,57 @@ VALUES: dict[str, tuple[object, ...]] = {
     "block_n": (*OPTIONS["block_n"], 112, 272),
     "num_splits": (1, 2, 3, 8, 13, "auto"),
 }
-# Keys of a step and stages in order of preference: many bytes on their way, few steps.
-_RINGS = ((128, (3, 2)), (64, (6, 5, 4, 3, 2)), (96, (4, 3, 2)), (48, (8, 6, 4, 2)))
-_RINGS += ((32, (8, 6, 4, 2)), (16, (8, 6, 4, 2)))
+# Keys of a step in order of preference, and stages from the most bytes on their way.
+_WIDTHS, _SYNCHRONOUS = (128, 96, 64, 48, 32, 16), (64, 48, 32, 16)
+_STAGES = (8, 6, 5, 4, 3, 2, 1)
+_PAIRED_THREADS = 128
+_RESERVED = 2048  # bytes of shared memory of a CTA: of its barriers, and kept by the driver
 
 
-def candidates(spec: Decode, target: Target, variant: object = None) -> Iterator[DecodeSchedule]:
-    """Yield different complete schedules in order of preference; not all need be legal."""
-    made = DecodeSchedule(block_n=16, num_stages=0, threads=32, num_splits="auto", min_blocks=1)
-    seen = set()
-    for threads, (block_n, stages) in product(_threads(spec), _RINGS):
-        keys = hint(spec.kv_len)
-        fits = spec.page_size is None or spec.page_size % block_n == 0
-        if not fits or (block_n > 16 and block_n // 2 >= keys):
-            continue
-        for count in (*stages, 1):
-            schedule = evolve(made, block_n=block_n, num_stages=count, threads=threads)
-            seen.add(schedule)
-            yield schedule
-    for threads, block_n in product(_threads(spec), (64, 32, 48, 16)):
-        for count in (0, 1):
-            schedule = evolve(made, block_n=block_n, num_stages=count, threads=threads)
-            if schedule not in seen:
-                seen.add(schedule)
+def candidates(
+    spec: Decode, target: Target, min_blocks: object = UNSET
+) -> Iterator[DecodeSchedule]:
+    """Yield different complete schedules in order of preference; not all need be legal.
+
+    Where a tile has all rows of a head of keys, two CTAs share an SM, and one multiplies while the
+    other waits; each has a step as wide as fits, then as many stages. What is too large for two has
+    the SM to itself. Without TMA a step is no wider than what fits twice.
+    """
+    for threads in _threads(spec):
+        paired = threads == _PAIRED_THREADS and min_blocks != 1
+        for ctas, block_n, stages in product((2, 1) if paired else (1,), _steps(spec), _STAGES):
+            schedule = _made(block_n, stages, threads, ctas)
+            if _fits(spec, target, schedule, ctas):
                 yield schedule
+    for threads in _threads(spec):
+        made = [_made(block_n, 0, threads, 1) for block_n in _SYNCHRONOUS]
+        yield from sorted(made, key=lambda one: not _fits(spec, target, one, 2))
+
+
+def _made(block_n: int, num_stages: int, threads: int, min_blocks: int) -> DecodeSchedule:
+    return DecodeSchedule(
+        block_n=block_n,
+        num_stages=num_stages,
+        threads=threads,
+        num_splits="auto",
+        min_blocks=min_blocks,
+    )
+
+
+def _steps(spec: Decode) -> list[int]:
+    """Return numbers of keys of a step: parts of a page, and none that is wider for no key."""
+    keys = hint(spec.kv_len)
+    whole = [n for n in _WIDTHS if (spec.page_size or 0) % n == 0]
+    return [n for n in whole if all(other >= n or other < keys for other in whole)]
+
+
+def _fits(spec: Decode, target: Target, schedule: DecodeSchedule, ctas: int) -> bool:
+    """Return whether an SM has shared memory for so many CTAs of a schedule."""
+    item, width = spec.dtype.bytes, spec.head_dim + spec.head_dim_v
+    queries = schedule.threads // 32 * _WARP_ROWS * spec.head_dim * item
+    wide = schedule.block_n * width * item if spec.kv_dtype else 0
+    ring = step_bytes(spec, schedule) * max(1, schedule.num_stages)
+    return ctas * (queries + wide + ring + _RESERVED) <= target.smem_per_sm
 
 
 def _threads(spec: Decode) -> tuple[int, ...]:
@@ -122,6 +151,28 @@ def step_bytes(spec: Decode, schedule: DecodeSchedule) -> int:
     return schedule.block_n * width * spec.cache_dtype.bytes
 
 
+def _alone_us(spec: Decode, target: Target, schedule: DecodeSchedule) -> float:
+    """Return the microseconds of a step of a CTA that has the GPU to itself."""
+    rows = schedule.threads // 32 * _WARP_ROWS
+    flops = 2 * rows * schedule.block_n * (spec.head_dim + spec.head_dim_v)
+    products = flops * target.sms / (target.tflops * 1e6)
+    step = _STEP + schedule.block_n * _KEY + products
+    return step * (1 + 0.03 / schedule.num_stages if schedule.num_stages else 2.0)
+
+
+def _work(
+    spec: Decode, target: Target, schedule: DecodeSchedule, tiles: int, ctas_per_sm: int
+) -> Work:
+    slots = target.sms * ctas_per_sm
+    return Work(
+        tiles=tiles,
+        blocks=ceil(seen_keys(spec) / schedule.block_n),
+        slots=slots,
+        busy_us=step_bytes(spec, schedule) * slots / (_READS * target.bandwidth * 1e3),
+        alone_us=_alone_us(spec, target, schedule),
+    )
+
+
 def resolved(
     spec: Decode, target: Target, schedule: DecodeSchedule, tiles: int, ctas_per_sm: int
 ) -> DecodeSchedule:
@@ -136,17 +187,8 @@ def resolved(
     """
     if schedule.num_splits != "auto":
         return schedule
-    share = target.bandwidth * 1e3 / (target.sms * ctas_per_sm)
-    busy = step_bytes(spec, schedule) / share
-    count = auto_splits(
-        tiles,
-        ceil(seen_keys(spec) / schedule.block_n),
-        target,
-        ctas_per_sm=ctas_per_sm,
-        busy_us=busy,
-        alone_us=busy / _AHEAD,
-    )
-    return evolve(schedule, num_splits=count)
+    work = _work(spec, target, schedule, tiles, ctas_per_sm)
+    return evolve(schedule, num_splits=work.splits)
 
 
 def cost_us(spec: Decode, target: Target, schedule: DecodeSchedule) -> float:
@@ -156,11 +198,5 @@ def cost_us(spec: Decode, target: Target, schedule: DecodeSchedule) -> float:
     tiles = ceil(rows / (schedule.threads // 32 * _WARP_ROWS))
     ctas = max(hint(spec.batch), 1) * spec.kv_heads * tiles
     count = schedule.num_splits if isinstance(schedule.num_splits, int) else 1
-    blocks = ceil(seen_keys(spec) / schedule.block_n)
-    slots = target.sms * schedule.min_blocks
-    step = step_bytes(spec, schedule) / (target.bandwidth * 1e3 / slots)
-    step = max(step / _AHEAD, step * min(1.0, ctas * count / slots))
-    step *= 1.0 if schedule.num_stages > 2 else 1.4 if schedule.num_stages else 2.0
-    step = max(step, 0.35 + schedule.block_n / 200)
-    waves = ceil(ctas * count / slots) * (2.0 + ceil(blocks / count) * step)
-    return max(waves + (3.0 if count > 1 else 0.0), spec.bytes(sizes) / (target.bandwidth * 1e3))
+    work = _work(spec, target, schedule, ctas, schedule.min_blocks)
+    return max(work.time_us(count), spec.bytes(sizes) / (target.bandwidth * 1e3))

@@ -10,7 +10,7 @@ from typing import Literal
 from attrs import evolve, frozen
 
 from tilegen.dims import hint
-from tilegen.geometry.splits import MAX_SPLITS, auto_splits
+from tilegen.geometry.splits import MAX_SPLITS, Work
 from tilegen.schedules.fields import UNSET, Unset, one_of, positive, split_count
 from tilegen.schedules.fields import describe as _describe
 from tilegen.specs.mla import MlaDecode
@@ -130,14 +130,13 @@ def splits(spec: MlaDecode, target: Target, schedule: MlaSchedule, ctas_per_sm: 
     """Return what ``num_splits="auto"`` stands for: as many CTAs a sequence as are fastest."""
     alone = _compute_us(spec, target, schedule)
     busy = max(alone * ctas_per_sm, _memory_us(spec, target, schedule) * target.sms * ctas_per_sm)
-    return auto_splits(
-        max(hint(spec.batch), 1) * _row_tiles(spec, schedule),
-        ceil(hint(spec.kv_len) / schedule.block_n),
-        target,
-        ctas_per_sm=ctas_per_sm,
+    return Work(
+        tiles=max(hint(spec.batch), 1) * _row_tiles(spec, schedule),
+        blocks=ceil(hint(spec.kv_len) / schedule.block_n),
+        slots=target.sms * ctas_per_sm,
         busy_us=busy,
         alone_us=alone,
-    )
+    ).splits
 
 
 def _row_tiles(spec: MlaDecode, schedule: MlaSchedule) -> int:

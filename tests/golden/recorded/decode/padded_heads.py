@@ -11,7 +11,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
 spec: Decode(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=32, kv_heads=32,
       kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), head_dim=72, head_dim_v=40,
       dtype='bfloat16', return_lse=True)
-schedule: DecodeSchedule(block_n=128, num_stages=3, threads=128, num_splits=1, min_blocks=1)
+schedule: DecodeSchedule(block_n=128, num_stages=3, threads=128, num_splits=1, min_blocks=2)
 """
 
 import tilelang
@@ -66,6 +66,10 @@ def build():
         # Weights below 2^-126 of the largest are 0: without this, nvcc scales each to keep them.
         T.annotate_compile_flags(["-ftz=true"])
         with T.Kernel(KV_HEADS, batch, threads=128) as (h, b):
+            # Two CTAs on an SM: one loads while the other begins or ends.
+            T.annotate_min_blocks_per_sm(2)
+            T.annotate_producer_reg_dealloc(24)
+            T.annotate_consumer_reg_alloc(216)
             q_shared = T.alloc_shared((BLOCK_M, WIDTH), "bfloat16")
             k_shared = T.alloc_shared((BLOCK_N, WIDTH), "bfloat16")
             v_shared = T.alloc_shared((BLOCK_N, WIDTH_V), "bfloat16")

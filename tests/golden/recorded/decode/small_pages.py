@@ -12,7 +12,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   partial_lse  (3, 4, 3, 32) float32
 spec: Decode(batch=4, heads=32, kv_heads=8, kv_len=4096, head_dim=128, seq_q=3,
       dtype='bfloat16', page_size=48, mask=Causal())
-schedule: DecodeSchedule(block_n=48, num_stages=8, threads=128, num_splits=3, min_blocks=1)
+schedule: DecodeSchedule(block_n=48, num_stages=3, threads=128, num_splits=3, min_blocks=2)
 """
 
 import tilelang
@@ -53,6 +53,10 @@ def build():
         # Weights below 2^-126 of the largest are 0: without this, nvcc scales each to keep them.
         T.annotate_compile_flags(["-ftz=true"])
         with T.Kernel(KV_HEADS, SPLITS, BATCH, threads=128) as (h, split, b):
+            # Two CTAs on an SM: one loads while the other begins or ends.
+            T.annotate_min_blocks_per_sm(2)
+            T.annotate_producer_reg_dealloc(24)
+            T.annotate_consumer_reg_alloc(216)
             q_shared = T.alloc_shared((BLOCK_M, DIM), "bfloat16")
             k_shared = T.alloc_shared((BLOCK_N, DIM), "bfloat16")
             v_shared = T.alloc_shared((BLOCK_N, DIM_V), "bfloat16")
@@ -83,7 +87,7 @@ def build():
             share, rest = blocks // SPLITS, blocks % SPLITS
             first = split * share + T.min(split, rest)
             steps = share + T.if_then_else(split < rest, 1, 0)
-            for step in T.Pipelined(steps, num_stages=8):
+            for step in T.Pipelined(steps, num_stages=3):
                 n0 = (first + step) * BLOCK_N
                 page, row0 = page_table[b, n0 // PAGE_SIZE], n0 % PAGE_SIZE
                 T.copy(k[page, row0 : row0 + BLOCK_N, h, 0:DIM], k_shared)

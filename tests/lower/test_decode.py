@@ -46,7 +46,7 @@ def test_barriers_of_narrow_heads_are_proved_whole():
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("name", ["plain", "alone", "sm_80"])
+@pytest.mark.parametrize("name", ["plain", "functions", "sm_80"])
 def test_defaults_do_not_spill(name):
     program = DECODE[name]
     found = program.resources()

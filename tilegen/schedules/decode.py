@@ -80,7 +80,7 @@ VALUES: dict[str, tuple[object, ...]] = {
 # Keys of a step in order of preference, and stages from the most bytes on their way.
 _WIDTHS, _SYNCHRONOUS = (128, 96, 64, 48, 32, 16), (64, 48, 32, 16)
 _STAGES = (8, 6, 5, 4, 3, 2, 1)
-_PAIRED_THREADS = 128
+_PAIRED_THREADS, _PAIRED_VALUES = 128, 192  # wider values take registers that two CTAs have not
 _RESERVED = 2048  # bytes of shared memory of a CTA: of its barriers, and kept by the driver
 
 
@@ -94,8 +94,9 @@ def candidates(
     the SM to itself. Without TMA a step is no wider than what fits twice.
     """
     for threads in _threads(spec):
-        paired = threads == _PAIRED_THREADS and min_blocks != 1
-        for ctas, block_n, stages in product((2, 1) if paired else (1,), _steps(spec), _STAGES):
+        paired = threads == _PAIRED_THREADS and spec.head_dim_v <= _PAIRED_VALUES
+        forms = (2, 1) if paired and min_blocks != 1 else (1,)
+        for ctas, block_n, stages in product(forms, _steps(spec), _STAGES):
             schedule = _made(block_n, stages, threads, ctas)
             if _fits(spec, target, schedule, ctas):
                 yield schedule
@@ -197,6 +198,6 @@ def cost_us(spec: Decode, target: Target, schedule: DecodeSchedule) -> float:
     rows = spec.heads // spec.kv_heads * spec.seq_q
     tiles = ceil(rows / (schedule.threads // 32 * _WARP_ROWS))
     ctas = max(hint(spec.batch), 1) * spec.kv_heads * tiles
-    count = schedule.num_splits if isinstance(schedule.num_splits, int) else 1
     work = _work(spec, target, schedule, ctas, schedule.min_blocks)
+    count = schedule.num_splits if isinstance(schedule.num_splits, int) else work.splits
     return max(work.time_us(count), spec.bytes(sizes) / (target.bandwidth * 1e3))

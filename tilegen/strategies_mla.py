@@ -38,15 +38,19 @@ def mla_specs(
 ) -> MlaDecode:
     """Draw MLA decode specs; some fields by other strategies where given."""
     batches = st.integers(0, 3) | st.sampled_from((64, Dyn("batch", hint=2), Dyn("batch", hint=64)))
+    pages = draw(st.sampled_from(_PAGES) if page is None else page)
+    room = draw(kv_lens() if kv_len is None else kv_len)
+    if isinstance(room, int):  # in whole pages
+        room = -(-room // (pages or 1)) * (pages or 1)
     return MlaDecode(
         batch=draw(batches if batch is None else batch),
         heads=draw(st.sampled_from(_HEADS) if heads is None else heads),
-        kv_len=draw(kv_lens() if kv_len is None else kv_len),
+        kv_len=room,
         scale=draw(constants(0.0625, 1.0)),
         latent_dim=draw(st.sampled_from((128, 256, 512)) if latent is None else latent),
         rope_dim=draw(st.sampled_from((32, 64))),
         seq_q=draw(st.integers(1, 4)),
-        page_size=draw(st.sampled_from(_PAGES) if page is None else page),
+        page_size=pages,
         return_lse=draw(st.booleans()),
         dtype=draw(_DTYPES),
     )

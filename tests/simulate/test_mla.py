@@ -44,7 +44,7 @@ PROGRAMS = {
     "a query a tile": built(heads=64, seq_q=3, rope_dim=64),
     "two warpgroups": built(schedule={"threads": 256}),
     "pages of 16": built(kv_len=208, page_size=16, seq_q=3, heads=5),
-    "pages of 48": built(page_size=48, dtype="float16"),
+    "pages of 48": built(kv_len=240, page_size=48, dtype="float16"),
     "pages of 64": built(kv_len=256, page_size=64, return_lse=False),
     "pages of 192": built(batch=DYNAMIC["batch"], kv_len=PAGED, page_size=192, seq_q=2),
     "2 splits": built(**DYNAMIC, heads=4, schedule={"num_splits": 2}),

@@ -89,6 +89,10 @@ SPECS_REFUSED = {
     "infinite": ({"scale": float("inf")}, "scale=inf: must be finite"),
     "dtype": ({"dtype": "float32"}, "float32"),
     "lse": ({"return_lse": 1}, "return_lse=1: is not of type bool"),
+    "pages": (
+        {"page_size": 48},
+        "page_size=48: has no whole pages in kv_len=1000; use kv_len=1008",
+    ),
     "multiple of pages": (
         {"page_size": 64, "kv_len": tg.dyn("n", multiple_of=64)},
         "has no effect on a table of pages, which has room for whole ones; drop multiple_of=",

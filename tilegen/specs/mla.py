@@ -57,6 +57,19 @@ def _positive(spec: Any, attribute: object, value: float) -> None:
         )
 
 
+def _pages(spec: Any, attribute: object, value: object) -> None:
+    fields.page_size(spec, attribute, value)
+    room = spec.kv_len
+    if isinstance(value, int) and isinstance(room, int) and room % value:
+        raise SpecError(
+            f"has no whole pages in kv_len={room}",
+            rule="page-size",
+            field="page_size",
+            value=value,
+            hint=f"use kv_len={-(-room // value) * value}: there is room in whole pages",
+        )
+
+
 def _fits(spec: Any, attribute: object, value: object) -> None:
     fields.room(spec)
     dims = {dim.name: dim for dim in spec.dynamic}
@@ -83,8 +96,9 @@ class MlaDecode:
         seq_q: Queries of a sequence, 1 to 4.
         page_size: Keys of a page of the cache, a multiple of 16: ``kv`` is then (pages, page_size,
             latent_dim + rope_dim), and row b of ``page_table`` lists the pages of sequence b; of
-            these, only as many are read as hold its keys. With a dynamic ``kv_len``, the table has
-            ``<kv_len>_pages`` columns. None is (batch, kv_len, latent_dim + rope_dim).
+            these, only as many are read as hold its keys. A static ``kv_len`` has whole pages; with
+            a dynamic one, the table has ``<kv_len>_pages`` columns. None is (batch, kv_len,
+            latent_dim + rope_dim).
         return_lse: Whether there is an output ``lse``, the logarithms of the sums of exponentials,
             natural, (batch, heads, seq_q) float32.
         dtype: ``float16`` or ``bfloat16``.
@@ -100,7 +114,7 @@ class MlaDecode:
     latent_dim: int = field(default=512, validator=one_of(128, 256, 512))
     rope_dim: int = field(default=64, validator=one_of(32, 64))
     seq_q: int = field(default=1, converter=_between(MAX_QUERIES))
-    page_size: int | None = field(default=None, validator=fields.page_size)
+    page_size: int | None = field(default=None, validator=_pages)
     return_lse: bool = field(default=False, validator=instance_of(bool))
     dtype: DType = field(
         converter=lambda value: dtype(value, (DType.float16, DType.bfloat16)), validator=_fits

@@ -358,6 +358,9 @@ LINTS = {
     "tanh": ("transcendental-16bit", "b", "acc[0, 0] = T.tanh(b[0, 0] * T.bfloat16(2))"),
     "log-cast-late": ("transcendental-16bit", "p", 'row[0] = T.cast(T.log(p[0, 0]), "float32")'),
     "exp2-cast-down": ("transcendental-16bit", "p", "row[0] = T.exp2(T.cast(p[0, 0], HALF))"),
+    "columns": ("sliced-copy", "a_shared", "T.copy(a_shared[:, 32:64], p)"),
+    "first-element": ("sliced-copy", "a_shared", "T.copy(a_shared[0, 32], p[:, :])"),
+    "by-name": ("sliced-copy", "b_shared", "T.copy(dst=p, src=b_shared[32:64, :])"),
 }
 
 
@@ -379,6 +382,10 @@ def test_each_lint_finds_its_fault(rule, buffer, body):
         'row[0] = T.exp(T.cast(bias[0], "float32"))',
         'row[0] = T.exp2(T.cast(p[0, 0], dtype="float32") * acc[0, 0])',
         "row[0] = T.tanh(acc[0, 0])",
+        "T.copy(a_shared, p)",
+        "T.copy(p, a_shared[:, 32:64])",
+        "T.copy(a[0:64, 0:64], p)",
+        "T.copy(a_shared[:, :], b_shared)",
     ],
 )
 def test_lints_leave_sound_operations_alone(body):
@@ -412,6 +419,19 @@ def test_a_read_after_a_store_of_the_same_parallel_body_is_named():
     )
     (found,) = lint_source(source(body))
     assert (found.rule, found.buffer) == ("stale-read", "acc")
+
+
+def test_a_macro_s_tiles_are_known_by_their_names():
+    """H29: what came in a tuple has no allocation to see."""
+    body = (
+        "@T.macro\n"
+        "def consume(tiles, part):\n"
+        "    q_shared, other = tiles\n"
+        "    T.copy(other[:, 64:128], part)\n"
+        "    T.copy(q_shared[:, 64:128], part)"
+    )
+    found = {(finding.rule, finding.line, finding.buffer) for finding in lint_source(source(body))}
+    assert found == {("sliced-copy", source(body).count("\n"), "q_shared")}
 
 
 def test_one_store_a_parallel_body_reads_freely():

@@ -18,7 +18,8 @@ from tilegen.rules.accesses import (
 )
 
 RULE_IDS = frozenset(
-    "pipelined-dataflow nan-max reduce-16bit alloc-global transcendental-16bit stale-read".split()
+    "pipelined-dataflow nan-max reduce-16bit alloc-global transcendental-16bit stale-read "
+    "sliced-copy".split()
 )
 _TRANSCENDENTALS = frozenset(
     ("exp exp2 exp10 log log2 log10 log1p tanh sigmoid erf sin cos tan sqrt rsqrt pow").split()
@@ -156,14 +157,15 @@ def lint_source(source: str) -> tuple[Finding, ...]:
     - ``reduce-16bit``: a reduction over a 16-bit fragment adds in 16 bits;
     - ``alloc-global``: ``T.alloc_global`` allocates outside of torch's pool and stream;
     - ``transcendental-16bit``: exp, log, tanh ... of a 16-bit element rounds once too often;
-    - ``stale-read``: a T.Parallel body reads a buffer that an earlier statement of it stored.
+    - ``stale-read``: a T.Parallel body reads a buffer that an earlier statement of it stored;
+    - ``sliced-copy``: T.copy of a slice of a shared tile to a fragment, which may read the tile
+      from its first element on. In a macro, where buffers are only names, ``*_shared`` are tiles.
 
     Raises:
         SyntaxError: ``source`` is not Python.
     """
-    lints = (_nan_max, _reduce_16bit, _alloc_global, _transcendental_16bit, _stale_read)
     return _sorted(
-        finding for kernel in kernels(source) for lint in lints for finding in lint(kernel)
+        finding for kernel in kernels(source) for lint in _LINTS for finding in lint(kernel)
     )
 
 
@@ -256,6 +258,26 @@ def _stale_read(kernel: KernelSource) -> Iterator[Finding]:
             stored |= {access.buffer for access in found if access.kind != "read"}
 
 
+def _sliced_copy(kernel: KernelSource) -> Iterator[Finding]:
+    for call in _calls(kernel, ("copy",)):
+        source, target = argument(call, 0, "src"), argument(call, 1, "dst")
+        if not isinstance(source, ast.Subscript) or not _is_shared(kernel, source):
+            continue
+        if kernel.spaces.get(kernel.root(target) or "") == "fragment" or (
+            isinstance(target, ast.Name) and not _is_shared(kernel, target)
+        ):
+            message = "T.copy may forget where the slice starts; copy its elements in T.Parallel"
+            yield Finding("sliced-copy", call.lineno, ast.unparse(source.value), message)
+
+
+def _is_shared(kernel: KernelSource, node: ast.expr) -> bool:
+    """Return whether a name or region is of a shared tile, by its allocation or by its name."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    named = isinstance(node, ast.Name) and node.id.endswith("_shared")
+    return named or kernel.spaces.get(kernel.root(node) or "") == "shared"
+
+
 def _calls(kernel: KernelSource, names: Collection[str]) -> Iterator[ast.Call]:
     for node in kernel.nodes:
         if isinstance(node, ast.Call) and operation(node) in names:
@@ -264,3 +286,13 @@ def _calls(kernel: KernelSource, names: Collection[str]) -> Iterator[ast.Call]:
 
 def _sorted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: finding.line))
+
+
+_LINTS = (
+    _nan_max,
+    _reduce_16bit,
+    _alloc_global,
+    _transcendental_16bit,
+    _stale_read,
+    _sliced_copy,
+)

@@ -232,4 +232,8 @@ ROWS = (
         trigger="T.copy of a shared tile to a tensor of strided rows of 1 or 2 fp16 columns",
         result="whole units of 16 bytes are written: zeros in the gap, up to column 8",
         guard="such outputs are stored without TMA; loads are cut to the element"),
+    Hazard("H29", "silent", "", "slice of a shared tile copied to a fragment",
+        trigger="T.copy of 16-bit rows or columns, surely in the tile, to a gemm operand's layout",
+        result="ldmatrix from the tile's first element; stores, and tiles of an array, are right",
+        rules=("sliced-copy",), probe="H29", expect=_WRONG),
 )

@@ -1,4 +1,4 @@
-"""Probe kernels that are one tiled GEMM with a single setting off."""
+"""Probe kernels that are one GEMM with a single setting or operand off."""
 
 # TileLang evaluates a kernel's annotations where it stands, so they are not postponed here.
 # pyright: reportInvalidTypeForm=false, reportAttributeAccessIssue=false
@@ -50,6 +50,36 @@ def gemm(
     return kernel
 
 
+def sliced_operand() -> T.PrimFunc:
+    """Return ``out = a[:, 64:] @ b``, its a copied from a shared tile of all of a to registers."""
+
+    @T.prim_func
+    def kernel(
+        a: T.Tensor((64, 128), T.float16),
+        b: T.Tensor((64, 64), T.float16),
+        out: T.Tensor((64, 64), T.float32),
+    ):
+        with T.Kernel(1, threads=128) as _:
+            a_shared = T.alloc_shared((64, 128), T.float16)
+            b_shared = T.alloc_shared((64, 64), T.float16)
+            half = T.alloc_fragment((64, 64), T.float16)
+            acc = T.alloc_fragment((64, 64), T.float32)
+            T.copy(a, a_shared)
+            T.copy(b, b_shared)
+            T.copy(a_shared[:, 64:128], half)
+            T.clear(acc)
+            T.gemm(half, b_shared, acc)
+            T.copy(acc, out)
+
+    return kernel
+
+
+def second_half() -> Values:
+    """Return a, b and the exact product of the second half of a's columns and b."""
+    a, b = integers(64, 128), integers(64, 64)
+    return (a, b), (a[:, 64:].float() @ b.float(),)
+
+
 def integers(*shape: int) -> torch.Tensor:
     """Return fp16 integers from -3 to 3: their dot products are exact in fp32."""
     return torch.randint(-3, 4, shape).half()
@@ -92,4 +122,5 @@ PROBES = {
     ),
     "H18a": Probe(_MANY_THREADS, partial(operands, 256, 256, 256)),
     "H20a": Probe(partial(gemm, 64, 64, 64), partial(misaligned, 64, 64, 64)),
+    "H29": Probe(sliced_operand, second_half),
 }

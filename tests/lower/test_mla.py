@@ -1,5 +1,7 @@
 """What TileLang and nvcc make of MLA decode: TMA, wgmma, shared memory as counted, no spills."""
 
+import re
+
 import pytest
 from golden.cases_mla import MLA
 
@@ -37,6 +39,17 @@ def test_the_expected_instructions_are_there(name):
     else:
         assert seen.tma_load == sum(geometry.tma_load(name) for name in ("q", "kv"))
         assert (seen.setmaxnreg > 0) == geometry.warp_specialized
+
+
+@pytest.mark.parametrize("name", ["halves", "specialized"])
+def test_the_last_columns_of_the_queries_are_read_from_where_they_start(name):
+    """Both warpgroups take them to registers; T.copy would take the first ones (H29)."""
+    geometry = MLA[name].geometry
+    loads = r"\(rope(?:_1)? \+ .* = .*q_shared\).* \+ (\d+)\)+;"
+    found = re.findall(loads, lower(MLA[name]).cuda_source)
+    start = geometry.spec.latent_dim * geometry.schedule.block_m
+    warps = 4 * 16 * 64  # elements of the rows before those of the second warpgroup's threads
+    assert [int(offset) for offset in found] == [start, start - warps]
 
 
 @pytest.mark.nvcc

@@ -149,7 +149,8 @@ def build():
             load(group, cache, first, 0, (4, 8), ring)
             load(group, cache, first, 1, (4, 9), ring)
         # To registers: the second warpgroup's weights take the place of the last columns.
-        T.copy(q_shared[:, LATENT:WIDTH], rope)
+        for i, d in T.Parallel(BLOCK_M, PIECE):  # T.copy would forget where the slice starts
+            rope[i, d] = q_shared[i, LATENT + d]
         begin(group, 0, q_shared, rope, ring, scores)
         score(group, 0, (4, 8), q_shared, ring, scores)
         T.wait_wgmma(0)

@@ -152,7 +152,8 @@ def build():
         T.inc_max_nreg(240)
         T.barrier_wait(q_full, 0)
         # To registers: the second warpgroup's weights take the place of the last columns.
-        T.copy(q_shared[:, LATENT:DIM], rope)
+        for i, d in T.Parallel(BLOCK_M, PIECE):  # T.copy would forget where the slice starts
+            rope[i, d] = q_shared[i, LATENT + d]
         begin(group, 0, q_shared, rope, ring, scores)
         score(group, 0, (2, 4), q_shared, ring, scores)
         T.wait_wgmma(0)

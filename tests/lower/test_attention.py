@@ -37,7 +37,7 @@ def test_the_expected_instructions_are_there(name):
         assert seen.wgmma == 4 * groups
         assert (seen.tma_load, seen.tma_store) == (groups + 2, groups)
         assert seen.setmaxnreg == groups + 1
-        assert seen.mbarrier == 4 * program.schedule.num_stages + 1 + geometry.cleans
+        assert seen.mbarrier == 4 * program.schedule.num_stages + 2 + geometry.cleans
     else:
         loads = sum(geometry.tma_load(operand) for operand in "qkv") if multiplies else 0
         assert seen.tma_load == loads
@@ -90,9 +90,14 @@ def test_masks_of_one_or_the_other_lower_for_sizes_known_at_the_call():
     assert tg.build(spec, target="sm_90a").landmarks().wgmma
 
 
-@pytest.mark.parametrize(("name", "most"), [("causal", 110), ("specialized_causal", 200)])
+# With a mask, the second attempt takes 38 lines and a range of keys for each tile 12.
+LINES = {"causal": 110, "specialized": 200, "specialized_causal": 225}
+
+
+@pytest.mark.parametrize(("name", "most"), LINES.items())
 def test_kernels_are_short(name, most):
     lines = ATTENTION[name].source.splitlines()
-    body = lines[lines.index("def build():") : lines.index("def main():")]
+    first = next(n for n, line in enumerate(lines) if line.startswith("def build("))
+    body = lines[first : lines.index("def main():")]
     code = [line for line in body if line.strip() and not line.strip().startswith(("#", '"""'))]
     assert len(code) <= most

@@ -40,11 +40,6 @@ class AttentionGeometry(AttentionRoles):
         return f"{self.tiles_text}, HEADS{batch}", f"bm, h{names}"
 
     @property
-    def longest_first(self) -> bool:
-        """Whether later queries see more keys, so that their tiles are to start first."""
-        return self.has_keys and bool(self.span.stops)
-
-    @property
     def tile_text(self) -> str:
         """The number of the tile of queries of a CTA."""
         if not self.longest_first:
@@ -97,6 +92,11 @@ class AttentionGeometry(AttentionRoles):
         if access == "dense" or (by_tma and access == "strided"):
             return ()
         return (*(("disable_tma=True",) if self.target.tma else ()), "coalesced_width=1")
+
+    @property
+    def stores_by_tma(self) -> bool:
+        """Whether consumers of ``warp_specialized`` leave the output to the copy engine."""
+        return not self.copy_options("out")
 
     @property
     def stores_by_rows(self) -> bool:

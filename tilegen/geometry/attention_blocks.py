@@ -12,6 +12,7 @@ from tilegen.epilogue import step
 from tilegen.expr import Expr
 from tilegen.geometry import warps
 from tilegen.geometry.attention_masks import Places, Span, seen_span
+from tilegen.geometry.limits import BARRIER_BYTES
 from tilegen.geometry.parameters import Parameters
 from tilegen.schedules.attention import AttentionSchedule
 from tilegen.segments import Step
@@ -179,6 +180,22 @@ class AttentionBlocks(Parameters):
         """Keys outside of which no query of a tile sees any."""
         return seen_span(self.spec.mask, self.places)
 
+    @property
+    def longest_first(self) -> bool:
+        """Whether later queries see more keys, so that their tiles are to start first."""
+        return self.has_keys and bool(self.span.stops)
+
+    @property
+    def spans(self) -> bool:
+        """Whether tiles have ranges of keys of their own."""
+        return bool(self.span.firsts or self.span.stops)
+
+    @property
+    def pairs_heads(self) -> bool:
+        """Whether a CTA walks over pairs of a long and a short tile, of two heads."""
+        grows = self.longest_first and not self.span.firsts
+        return self.specialized and grows and self.spec.heads % 2 == 0
+
     # --- chains -------------------------------------------------------------------------------
 
     @property
@@ -254,15 +271,36 @@ class AttentionBlocks(Parameters):
         s = self.schedule
         if not self.has_keys:
             return s.block_m * self.width_v * 2
+        if self.specialized:
+            apart = 0 if self.out_reuses_q else s.block_m * self.width_v * 2
+            return self._specialized_bytes + apart
+        ring = sum(ceil(tile * 2 / TMA_ALIGNMENT) * TMA_ALIGNMENT for tile in self._loaded_tiles)
+        return max(ring + (64 if self.cleans else 0), s.block_m * self.width_v * 2)
+
+    @property
+    def _loaded_tiles(self) -> tuple[int, int, int]:
+        """Elements of what is loaded of q, k and v, all slots of the ring together."""
+        s = self.schedule
         slots = max(1, s.num_stages)
-        tiles = (
+        return (
             s.block_m * self.width,
             s.block_n * self.width * slots,
             s.block_n * self.width_v * slots,
         )
-        if self.specialized:  # the next tile of queries may not overwrite an output on its way
-            apart = 0 if self.width == self.width_v else s.block_m * self.width_v * 2
-            flaws = TMA_ALIGNMENT if self.cleans else 0  # a few words before the first tile
-            return sum(tile * 2 for tile in tiles) + apart + flaws
-        ring = sum(ceil(tile * 2 / TMA_ALIGNMENT) * TMA_ALIGNMENT for tile in tiles)
-        return max(ring + (64 if self.cleans else 0), s.block_m * self.width_v * 2)
+
+    @property
+    def _specialized_bytes(self) -> int:
+        """Shared memory of ``warp_specialized`` without tiles of the output."""
+        flaws = TMA_ALIGNMENT if self.cleans else 0  # a few words before the first tile
+        return sum(tile * 2 for tile in self._loaded_tiles) + flaws
+
+    @property
+    def out_reuses_q(self) -> bool:
+        """Whether output tiles lie where the queries were, for want of room.
+
+        The producer then waits with the next tile of queries until they are on their way out.
+        """
+        if self.width != self.width_v:
+            return False
+        apart = self.schedule.block_m * self.width_v * 2
+        return self._specialized_bytes + apart + BARRIER_BYTES > self.target.smem_bytes

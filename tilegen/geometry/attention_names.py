@@ -30,6 +30,7 @@ class AttentionNames(AttentionBlocks):
             {"WIDTH": self.width, "WIDTH_V": self.width_v} if self.is_padded else {},
             {"BLOCK_M": s.block_m, **({"BLOCK_N": s.block_n} if keys else {})},
             {"ROWS": ROWS, "STAGES": s.num_stages} if self.specialized else {},
+            {"PAIRS": spec.heads // 2} if self.pairs_heads else {},
             {"GROUP": self.group} if self.group > 1 and keys else {},
             {"OFFSET": spec.seq_kv - spec.seq_q} if offset else {},  # type: ignore[operator]
             {"SCALE": spec.scale} if keys else {},

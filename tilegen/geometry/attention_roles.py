@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
+
 from attrs import frozen
 
 from tilegen.geometry.attention_blocks import FIRST_BARRIER, REGISTERS
@@ -35,20 +38,15 @@ class AttentionRoles(AttentionMasked):
         return FIRST_BARRIER + MAX_GROUPS + 1
 
     @property
-    def out_reuses_q(self) -> bool:
-        """Whether output tiles fit where the queries were."""
-        return self.width == self.width_v
-
-    @property
     def barriers(self) -> tuple[str, ...]:
         """The barriers in shared memory, as one argument."""
         rings = (f"{name}_{side}" for side in ("full", "empty") for name in "kv")
-        return ("q_full", *rings, *(("judged",) if self.cleans else ()))
+        return ("q_full", "q_empty", *rings, *(("judged",) if self.cleans else ()))
 
     @property
     def shared_tiles(self) -> tuple[str, ...]:
         """What producer and consumers share beside barriers, as one argument."""
-        return ("k_shared", "v_shared", *(("flawed",) if self.cleans else ()))
+        return ("k_shared", "v_shared", "done", *(("flawed",) if self.cleans else ()))
 
     @property
     def attempted(self) -> str:
@@ -57,9 +55,31 @@ class AttentionRoles(AttentionMasked):
         return f"T.if_then_else(attempt == 0, 1, {flawed}) != 0"
 
     @property
-    def turn(self) -> str:
-        """The number of a step, counted over attempts."""
-        return "turn" if self.cleans else "step"
+    def visit(self) -> str:
+        """The number of a tile of a CTA, counted over attempts."""
+        return "attempt * waves + wave" if self.cleans else "wave"
+
+    @property
+    def locate_takes(self) -> tuple[str, ...]:
+        """Parameters, and arguments, of what tells where a tile is, and its blocks of keys."""
+        return ("cta", "wave", *self._read_by_ranges)
+
+    def grid(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        """Return the launch grid (x, y, z): a CTA an SM, where each walks over tiles."""
+        if not self.specialized:
+            return super().grid(sizes)
+        tiles = prod(self.tiles(sizes))
+        return min(self.target.sms, tiles // 2 if self.pairs_heads else tiles), 1, 1
+
+    @property
+    def walked(self) -> str:
+        """How many tiles, or pairs of them, the emitted kernel has."""
+        return "tiles // 2" if self.pairs_heads else "tiles"
+
+    @property
+    def _read_by_ranges(self) -> tuple[str, ...]:
+        text = " ".join(self.range_lines)
+        return tuple(name for name in self.prefixes if name in text)
 
     @property
     def _attempts(self) -> tuple[str, ...]:
@@ -69,7 +89,8 @@ class AttentionRoles(AttentionMasked):
     def produce_takes(self) -> tuple[str, ...]:
         """Parameters, and arguments, of the producer."""
         tiles = tuple(f"q{group}_shared" for group in self.groups)
-        return (*self._attempts, "here", "q", "k", "v", *tiles, "tiles", "barriers")
+        tensors = ("q", "k", "v", *self._read_by_ranges)
+        return (*self._attempts, "cta", *tensors, *tiles, "shared", "barriers")
 
     @property
     def _tensors(self) -> tuple[str, ...]:
@@ -79,8 +100,8 @@ class AttentionRoles(AttentionMasked):
     @property
     def consume_takes(self) -> tuple[str, ...]:
         """Parameters of a consumer."""
-        head = (*self._attempts, "group", "here", *self._tensors)
-        return (*head, "q_shared", "out_shared", "tiles", "barriers")
+        head = (*self._attempts, "group", "cta", *self._tensors)
+        return (*head, "q_shared", "out_shared", "shared", "barriers")
 
     def consume_as(self, group: int) -> tuple[str, ...]:
         """Return the arguments of one consumer."""

@@ -18,6 +18,7 @@ MAX_PLACE = 2**24
 _CONSUMER, _ALONE, _FUNCTION = 48, 72, 40
 _SPECIALIZED = 32  # of a consumer that is written as such: no copies, no predicates
 _ATTEMPTS = 52  # of a chain, be it a long function, for two attempts at a tile
+_TWICE = {2: 24, 3: 8}  # of two attempts by so many consumers
 _AHEAD = 80  # of copies two steps and more ahead by the threads that multiply
 _SETMAXNREG = {1: 240, 2: 240}
 
@@ -169,8 +170,8 @@ def register_estimate(g: AttentionGeometry) -> int:
         base = _SPECIALIZED
     elif s.num_stages > 1 and not g.warp_specialized:
         base += _AHEAD
-    if g.specialized and g.cleans and g.score_steps:
-        return held + base + _ATTEMPTS
+    if g.specialized and g.cleans:
+        return held + base + (_ATTEMPTS if g.score_steps else _TWICE.get(len(g.groups), 0))
     long = any(calls_long_function(step.value) for step in g.score_steps)
     return held + base + (_FUNCTION if long else 0)
 

@@ -87,18 +87,21 @@ def candidates(
 
 
 def _specialized(spec: Attention) -> Iterator[AttentionSchedule]:
-    """Yield ``warp_specialized`` schedules: three consumers where heads are narrow."""
-    groups = (3, 2) if max(spec.head_dim, spec.head_dim_v) <= 64 else (2, 3)
+    """Yield ``warp_specialized`` schedules: three consumers where heads are narrow and all is seen.
+
+    A mask cuts tiles of 192 queries in larger parts than it cuts those of 128.
+    """
+    narrow = max(spec.head_dim, spec.head_dim_v) <= 64
+    groups = (3, 2) if narrow and spec.mask is None else (2, 3)
     for count, block_n in product(groups, (128, 112, 96, 80, 64, 48, 32, 16)):
-        for stages in (3, 2) if count == 3 and spec.mask is not None else (2,):
-            yield AttentionSchedule(
-                block_m=64 * count,
-                block_n=block_n,
-                num_stages=stages,
-                threads=128 * count,
-                order=default_order(spec),
-                variant="warp_specialized",
-            )
+        yield AttentionSchedule(
+            block_m=64 * count,
+            block_n=block_n,
+            num_stages=3 if narrow and spec.mask is not None else 2,
+            threads=128 * count,
+            order="queries",
+            variant="warp_specialized",
+        )
 
 
 def _ranked(spec: Attention, target: Target) -> Iterator[AttentionSchedule]:

@@ -27,8 +27,14 @@ LOG2_E = 1.4426950408889634
 LOG2_SCALE = SCALE * LOG2_E
 
 
-def build():
-    """Return the kernel as a TileLang PrimFunc of (q, k, v, out)."""
+def build(sms=132):
+    """Return the kernel as a TileLang PrimFunc of (q, k, v, out).
+
+    One CTA for each of `sms` streaming multiprocessors, or for each tile where they are fewer.
+    """
+
+    blocks = T.ceildiv(SEQ_Q, BLOCK_M)
+    tiles = blocks * HEADS * BATCH
 
     @T.macro
     def weigh(m0, n0, scores, rows):
@@ -46,37 +52,49 @@ def build():
         T.reduce_sum(T.view(scores, (ROWS, BLOCK_N // 8, 8)), sums, dim=1, clear=False)
 
     @T.macro
-    def produce(here, q, k, v, q0_shared, q1_shared, tiles, barriers):
-        b, h, m0, stop, steps = here
-        k_shared, v_shared = tiles
-        q_full, k_full, v_full, k_empty, v_empty = barriers
-        T.tma_copy(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, barrier=q_full)
-        T.tma_copy(q[b, m0 + ROWS : m0 + ROWS + ROWS, h, 0:DIM], q1_shared, barrier=q_full)
-        T.barrier_arrive(q_full)
-        for step in T.serial(steps):
-            n0 = (stop - 1 - step) * BLOCK_N
-            slot = step % STAGES
-            # Passes at once in the first round, when the slots are empty from the start.
-            T.barrier_wait(k_empty[slot], (step // STAGES + 1) % 2)
-            T.tma_copy(
-                k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM],
-                k_shared[slot, :, :],
-                barrier=k_full[slot],
-            )
-            T.barrier_arrive(k_full[slot])
-            T.barrier_wait(v_empty[slot], (step // STAGES + 1) % 2)
-            T.tma_copy(
-                v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V],
-                v_shared[slot, :, :],
-                barrier=v_full[slot],
-            )
-            T.barrier_arrive(v_full[slot])
+    def locate(cta, wave):
+        tile = wave * sms + cta
+        bm, h, b = tile % blocks, tile // blocks % HEADS, tile // (blocks * HEADS)
+        m0 = bm * BLOCK_M
+        stop = T.ceildiv(SEQ_KV, BLOCK_N)
+        return b, h, m0, stop, stop
 
     @T.macro
-    def consume(group, here, out, q_shared, out_shared, tiles, barriers):
-        b, h, tile, stop, steps = here
-        k_shared, v_shared = tiles
-        q_full, k_full, v_full, k_empty, v_empty = barriers
+    def produce(cta, q, k, v, q0_shared, q1_shared, shared, barriers):
+        k_shared, v_shared, done = shared
+        q_full, q_empty, k_full, v_full, k_empty, v_empty = barriers
+        waves = T.ceildiv(tiles - cta, sms)
+        for wave in T.serial(waves):
+            b, h, m0, stop, steps = locate(cta, wave)
+            T.barrier_wait(q_empty, (wave + 1) % 2)
+            T.tma_copy(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, barrier=q_full)
+            T.tma_copy(q[b, m0 + ROWS : m0 + ROWS + ROWS, h, 0:DIM], q1_shared, barrier=q_full)
+            T.barrier_arrive(q_full)
+            for step in T.serial(steps):
+                n0 = (stop - 1 - step) * BLOCK_N
+                turn = done[0] + step
+                slot = turn % STAGES
+                # Passes at once in the first round, when the slots are empty from the start.
+                T.barrier_wait(k_empty[slot], (turn // STAGES + 1) % 2)
+                T.tma_copy(
+                    k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM],
+                    k_shared[slot, :, :],
+                    barrier=k_full[slot],
+                )
+                T.barrier_arrive(k_full[slot])
+                T.barrier_wait(v_empty[slot], (turn // STAGES + 1) % 2)
+                T.tma_copy(
+                    v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V],
+                    v_shared[slot, :, :],
+                    barrier=v_full[slot],
+                )
+                T.barrier_arrive(v_full[slot])
+            done[0] += steps
+
+    @T.macro
+    def consume(group, cta, out, q_shared, out_shared, shared, barriers):
+        k_shared, v_shared, done = shared
+        q_full, q_empty, k_full, v_full, k_empty, v_empty = barriers
         scores = T.alloc_fragment((ROWS, BLOCK_N), "float32")
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
@@ -87,59 +105,69 @@ def build():
         total = T.alloc_fragment((ROWS,), "float32")
         share = T.alloc_fragment((ROWS,), "float32")
         rows = (top, base, rescale, sums)
-        m0 = tile + group * ROWS
-        T.fill(top, -T.infinity("float32"))
-        T.fill(base, -T.infinity("float32"))
-        T.clear(sums)
-        T.clear(acc)
-        slot = 0
-        T.barrier_wait(q_full, 0)
-        T.barrier_wait(k_full[slot], 0)
-        T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
         # Consumers take turns with the tensor cores: one has them while the others weigh scores.
         if group == 1:
             T.named_barrier_arrive(8, 256)
-        T.wait_wgmma(0)
-        T.barrier_arrive(k_empty[slot])
-        n0 = (stop - 1) * BLOCK_N
-        weigh(m0, n0, scores, rows)
-        T.copy(scores, weights)
-        for step in T.serial(steps - 1):
-            slot, ahead = step % STAGES, (step + 1) % STAGES
-            T.barrier_wait(k_full[ahead], (step + 1) // STAGES % 2)
-            T.sync_threads(8 + group, 256)
-            T.wgmma_gemm(
-                q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
-            )
-            T.barrier_wait(v_full[slot], step // STAGES % 2)
-            T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
-            T.named_barrier_arrive(8 + (group + 1) % 2, 256)
-            T.wait_wgmma(1)
-            T.barrier_arrive(k_empty[ahead])
-            n0 = (stop - 2 - step) * BLOCK_N
+        waves = T.ceildiv(tiles - cta, sms)
+        for wave in T.serial(waves):
+            b, h, first_row, stop, steps = locate(cta, wave)
+            m0 = first_row + group * ROWS
+            T.fill(top, -T.infinity("float32"))
+            T.fill(base, -T.infinity("float32"))
+            T.clear(sums)
+            T.clear(acc)
+            slot = done[0] % STAGES
+            T.barrier_wait(q_full, wave % 2)
+            T.barrier_wait(k_full[slot], done[0] // STAGES % 2)
+            T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
+            T.wait_wgmma(0)
+            T.barrier_arrive(k_empty[slot])
+            n0 = (stop - 1) * BLOCK_N
             weigh(m0, n0, scores, rows)
+            T.copy(scores, weights)
+            for step in T.serial(steps - 1):
+                turn = done[0] + step
+                slot, ahead = turn % STAGES, (turn + 1) % STAGES
+                T.barrier_wait(k_full[ahead], (turn + 1) // STAGES % 2)
+                T.sync_threads(8 + group, 256)
+                T.wgmma_gemm(
+                    q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
+                )
+                T.barrier_wait(v_full[slot], turn // STAGES % 2)
+                T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
+                T.named_barrier_arrive(8 + (group + 1) % 2, 256)
+                T.wait_wgmma(1)
+                T.barrier_arrive(k_empty[ahead])
+                n0 = (stop - 2 - step) * BLOCK_N
+                weigh(m0, n0, scores, rows)
+                T.wait_wgmma(0)
+                T.barrier_arrive(v_empty[slot])
+                for i, d in T.Parallel(ROWS, DIM_V):
+                    acc[i, d] *= rescale[i]
+                T.copy(scores, weights)
+            T.barrier_arrive(q_empty)
+            turn = done[0] + steps - 1
+            slot = turn % STAGES
+            T.barrier_wait(v_full[slot], turn // STAGES % 2)
+            T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
             T.wait_wgmma(0)
             T.barrier_arrive(v_empty[slot])
+            done[0] += steps
+
+            T.reduce_sum(sums, total, dim=1)
+            for i in T.Parallel(ROWS):
+                share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(ROWS, DIM_V):
-                acc[i, d] *= rescale[i]
-            T.copy(scores, weights)
+                acc[i, d] *= share[i]
+            T.tma_store_wait(0)  # the tile before may still be on its way out
+            T.sync_threads(12 + group, 128)
+            T.copy(acc, out_shared)
+            T.fence_proxy_async()
+            T.sync_threads(12 + group, 128)
+            T.tma_copy(out_shared, out[b, m0 : m0 + ROWS, h, 0:DIM_V])
         if group == 0:
             T.sync_threads(8, 256)
-        slot = (steps - 1) % STAGES
-        T.barrier_wait(v_full[slot], (steps - 1) // STAGES % 2)
-        T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
-        T.wait_wgmma(0)
-
-        T.reduce_sum(sums, total, dim=1)
-        for i in T.Parallel(ROWS):
-            share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
-        for i, d in T.Parallel(ROWS, DIM_V):
-            acc[i, d] *= share[i]
-        T.sync_threads(12 + group, 128)
-        T.copy(acc, out_shared)
-        T.fence_proxy_async()
-        T.sync_threads(12 + group, 128)
-        T.copy(out_shared, out[b, m0 : m0 + ROWS, h, 0:DIM_V])
+        T.tma_store_wait(0)
 
     @T.prim_func
     def attention_bfloat16(
@@ -150,33 +178,34 @@ def build():
     ):
         # Weights below 2^-126 of the largest are 0: without this, nvcc scales each to keep them.
         T.annotate_compile_flags(["-ftz=true"])
-        with T.Kernel(T.ceildiv(SEQ_Q, BLOCK_M), HEADS, BATCH, threads=384) as (bm, h, b):
+        with T.Kernel(min(sms, tiles), threads=384) as cta:
             q0_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
             q1_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
             k_shared = T.alloc_shared((STAGES, BLOCK_N, DIM), "bfloat16")
             v_shared = T.alloc_shared((STAGES, BLOCK_N, DIM_V), "bfloat16")
+            out0_shared = T.alloc_shared((ROWS, DIM_V), "bfloat16")
+            out1_shared = T.alloc_shared((ROWS, DIM_V), "bfloat16")
             q_full = T.alloc_barrier(128)
+            q_empty = T.alloc_barrier(256)
             k_full = T.alloc_barrier([128] * STAGES)
             k_empty = T.alloc_barrier([256] * STAGES)
             v_full = T.alloc_barrier([128] * STAGES)
             v_empty = T.alloc_barrier([256] * STAGES)
 
-            m0 = bm * BLOCK_M
-            stop = T.ceildiv(SEQ_KV, BLOCK_N)
-            steps = stop
-            here = (b, h, m0, stop, steps)
-            tiles = (k_shared, v_shared)
-            barriers = (q_full, k_full, v_full, k_empty, v_empty)
+            done = T.alloc_local((1,), "int32")
+            done[0] = 0
+            shared = (k_shared, v_shared, done)
+            barriers = (q_full, q_empty, k_full, v_full, k_empty, v_empty)
             tx = T.get_thread_binding()
             if tx < 128:
                 T.inc_max_nreg(240)
-                consume(0, here, out, q0_shared, q0_shared, tiles, barriers)
+                consume(0, cta, out, q0_shared, out0_shared, shared, barriers)
             elif tx < 256:
                 T.inc_max_nreg(240)
-                consume(1, here, out, q1_shared, q1_shared, tiles, barriers)
+                consume(1, cta, out, q1_shared, out1_shared, shared, barriers)
             else:
                 T.dec_max_nreg(24)
-                produce(here, q, k, v, q0_shared, q1_shared, tiles, barriers)
+                produce(cta, q, k, v, q0_shared, q1_shared, shared, barriers)
 
     return attention_bfloat16
 

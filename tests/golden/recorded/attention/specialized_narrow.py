@@ -13,8 +13,8 @@ spec: Attention(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=16, kv_hea
       seq_q=Dyn(name='queries', multiple_of=1, hint=4096), seq_kv=Dyn(name='keys',
       multiple_of=1, hint=4096), head_dim=64, dtype='bfloat16', scores=(Softcap(30.0),),
       mask=Window(255, 0) & MaskTensor(), sink=True, return_lse=True)
-schedule: AttentionSchedule(block_m=192, block_n=48, num_stages=3, threads=384, order='heads',
-          variant='warp_specialized')
+schedule: AttentionSchedule(block_m=128, block_n=128, num_stages=3, threads=256,
+          order='queries', variant='warp_specialized')
 """
 
 import tilelang
@@ -23,7 +23,7 @@ import torch
 
 HEADS, KV_HEADS = 16, 4
 DIM, DIM_V = 64, 64
-BLOCK_M, BLOCK_N = 192, 48
+BLOCK_M, BLOCK_N = 128, 128
 ROWS, STAGES = 64, 3
 GROUP = 4
 SCALE = 0.125
@@ -31,11 +31,17 @@ LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
 
 
-def build():
-    """Return the kernel as a TileLang PrimFunc of (q, k, v, mask, sink, out, lse)."""
+def build(sms=132):
+    """Return the kernel as a TileLang PrimFunc of (q, k, v, mask, sink, out, lse).
+
+    One CTA for each of `sms` streaming multiprocessors, or for each tile where they are fewer.
+    """
     batch = T.dynamic("batch")
     queries = T.dynamic("queries")
     keys = T.dynamic("keys")
+
+    blocks = T.ceildiv(queries, BLOCK_M)
+    tiles = blocks * HEADS * batch
 
     @T.macro
     def sees(row, column, b, h, mask):
@@ -79,7 +85,7 @@ def build():
                 is_finite = T.isfinite(T.cast(x, "float32"))
                 v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
             T.fence_proxy_async()
-        T.sync_threads(11, 384)
+        T.sync_threads(11, 256)
 
     @T.macro
     def show(m0, stop, steps, acc, v, b, h, mask):
@@ -93,42 +99,58 @@ def build():
                     acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
 
     @T.macro
-    def produce(attempt, here, q, k, v, q0_shared, q1_shared, q2_shared, tiles, barriers):
-        b, h, m0, stop, steps = here
-        k_shared, v_shared, flawed = tiles
-        q_full, k_full, v_full, k_empty, v_empty, judged = barriers
-        T.tma_copy(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, barrier=q_full)
-        T.tma_copy(q[b, m0 + ROWS : m0 + ROWS + ROWS, h, 0:DIM], q1_shared, barrier=q_full)
-        T.tma_copy(q[b, m0 + 2 * ROWS : m0 + 2 * ROWS + ROWS, h, 0:DIM], q2_shared, barrier=q_full)
-        T.barrier_arrive(q_full)
-        for step in T.serial(steps):
-            n0 = (stop - 1 - step) * BLOCK_N
-            turn = attempt * steps + step
-            slot = turn % STAGES
-            # Passes at once in the first round, when the slots are empty from the start.
-            T.barrier_wait(k_empty[slot], (turn // STAGES + 1) % 2)
-            T.tma_copy(
-                k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM],
-                k_shared[slot, :, :],
-                barrier=k_full[slot],
-            )
-            T.barrier_arrive(k_full[slot])
-            T.barrier_wait(v_empty[slot], (turn // STAGES + 1) % 2)
-            T.tma_copy(
-                v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V],
-                v_shared[slot, :, :],
-                barrier=v_full[slot],
-            )
-            T.barrier_arrive(v_full[slot])
+    def locate(cta, wave):
+        tile = T.alloc_var("int32", init=wave * sms + cta)
+        bm, h, b = tile % blocks, tile // blocks % HEADS, tile // (blocks * HEADS)
+        m0 = (blocks - 1 - bm) * BLOCK_M
+        stop = m0 + BLOCK_M + keys - queries
+        stop = T.ceildiv(T.min(stop, keys), BLOCK_N)
+        first = m0 + keys - queries - 255
+        first = T.max(T.min(first // BLOCK_N, stop - 1), 0)
+        # Variables keep TileLang from reasoning on the formulas wherever they are used.
+        steps = T.alloc_var("int32", init=T.max(stop - first, 1))
+        end = T.alloc_var("int32", init=first + steps)
+        return b, h, m0, end, steps
+
+    @T.macro
+    def produce(attempt, cta, q, k, v, q0_shared, q1_shared, shared, barriers):
+        k_shared, v_shared, done, flawed = shared
+        q_full, q_empty, k_full, v_full, k_empty, v_empty, judged = barriers
+        waves = T.ceildiv(tiles - cta, sms)
+        for wave in T.serial(waves):
+            b, h, m0, stop, steps = locate(cta, wave)
+            T.barrier_wait(q_empty, (attempt * waves + wave + 1) % 2)
+            T.tma_copy(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, barrier=q_full)
+            T.tma_copy(q[b, m0 + ROWS : m0 + ROWS + ROWS, h, 0:DIM], q1_shared, barrier=q_full)
+            T.barrier_arrive(q_full)
+            for step in T.serial(steps):
+                n0 = (stop - 1 - step) * BLOCK_N
+                turn = done[0] + step
+                slot = turn % STAGES
+                # Passes at once in the first round, when the slots are empty from the start.
+                T.barrier_wait(k_empty[slot], (turn // STAGES + 1) % 2)
+                T.tma_copy(
+                    k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM],
+                    k_shared[slot, :, :],
+                    barrier=k_full[slot],
+                )
+                T.barrier_arrive(k_full[slot])
+                T.barrier_wait(v_empty[slot], (turn // STAGES + 1) % 2)
+                T.tma_copy(
+                    v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V],
+                    v_shared[slot, :, :],
+                    barrier=v_full[slot],
+                )
+                T.barrier_arrive(v_full[slot])
+            done[0] += steps
         T.barrier_wait(judged, attempt)
 
     @T.macro
     def consume(
-        attempt, group, here, v, mask, sink, out, lse, q_shared, out_shared, tiles, barriers
+        attempt, group, cta, v, mask, sink, out, lse, q_shared, out_shared, shared, barriers
     ):
-        b, h, tile, stop, steps = here
-        k_shared, v_shared, flawed = tiles
-        q_full, k_full, v_full, k_empty, v_empty, judged = barriers
+        k_shared, v_shared, done, flawed = shared
+        q_full, q_empty, k_full, v_full, k_empty, v_empty, judged = barriers
         scores = T.alloc_fragment((ROWS, BLOCK_N), "float32")
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
@@ -141,95 +163,95 @@ def build():
         part = T.alloc_fragment((ROWS,), "float32")
         share = T.alloc_fragment((ROWS,), "float32")
         rows = (top, base, shift, rescale, sums)
-        m0 = tile + group * ROWS
-        T.fill(top, -T.infinity("float32"))
-        T.fill(base, -T.infinity("float32"))
-        T.clear(sums)
-        T.clear(acc)
-        slot = attempt * steps % STAGES
-        T.barrier_wait(q_full, attempt)
-        T.barrier_wait(k_full[slot], attempt * steps // STAGES % 2)
-        T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
         # Consumers take turns with the tensor cores: one has them while the others weigh scores.
         if group == 1:
-            T.named_barrier_arrive(8, 384)
-        if group == 2:
-            T.named_barrier_arrive(8, 384)
-            T.named_barrier_arrive(9, 384)
-        T.wait_wgmma(0)
-        T.barrier_arrive(k_empty[slot])
-        n0 = (stop - 1) * BLOCK_N
-        weigh(m0, n0, scores, rows, b, h, mask)
-        T.copy(scores, weights)
-        for step in T.serial(steps - 1):
-            turn = attempt * steps + step
-            slot, ahead = turn % STAGES, (turn + 1) % STAGES
-            if attempt == 1:
-                T.barrier_wait(v_full[slot], turn // STAGES % 2)
-                clean(group, slot, v_shared)
-            T.barrier_wait(k_full[ahead], (turn + 1) // STAGES % 2)
-            T.sync_threads(8 + group, 384)
-            T.wgmma_gemm(
-                q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
-            )
-            T.barrier_wait(v_full[slot], turn // STAGES % 2)
-            T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
-            T.named_barrier_arrive(8 + (group + 1) % 3, 384)
-            T.named_barrier_arrive(8 + (group + 2) % 3, 384)
-            T.wait_wgmma(1)
-            T.barrier_arrive(k_empty[ahead])
-            n0 = (stop - 2 - step) * BLOCK_N
+            T.named_barrier_arrive(8, 256)
+        waves = T.ceildiv(tiles - cta, sms)
+        for wave in T.serial(waves):
+            b, h, first_row, stop, steps = locate(cta, wave)
+            m0 = first_row + group * ROWS
+            T.fill(top, -T.infinity("float32"))
+            T.fill(base, -T.infinity("float32"))
+            T.clear(sums)
+            T.clear(acc)
+            slot = done[0] % STAGES
+            T.barrier_wait(q_full, (attempt * waves + wave) % 2)
+            T.barrier_wait(k_full[slot], done[0] // STAGES % 2)
+            T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
+            T.wait_wgmma(0)
+            T.barrier_arrive(k_empty[slot])
+            n0 = (stop - 1) * BLOCK_N
             weigh(m0, n0, scores, rows, b, h, mask)
+            T.copy(scores, weights)
+            for step in T.serial(steps - 1):
+                turn = done[0] + step
+                slot, ahead = turn % STAGES, (turn + 1) % STAGES
+                if attempt == 1:
+                    T.barrier_wait(v_full[slot], turn // STAGES % 2)
+                    clean(group, slot, v_shared)
+                T.barrier_wait(k_full[ahead], (turn + 1) // STAGES % 2)
+                T.sync_threads(8 + group, 256)
+                T.wgmma_gemm(
+                    q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
+                )
+                T.barrier_wait(v_full[slot], turn // STAGES % 2)
+                T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
+                T.named_barrier_arrive(8 + (group + 1) % 2, 256)
+                T.wait_wgmma(1)
+                T.barrier_arrive(k_empty[ahead])
+                n0 = (stop - 2 - step) * BLOCK_N
+                weigh(m0, n0, scores, rows, b, h, mask)
+                T.wait_wgmma(0)
+                T.barrier_arrive(v_empty[slot])
+                for i, d in T.Parallel(ROWS, DIM_V):
+                    acc[i, d] *= rescale[i]
+                T.copy(scores, weights)
+            T.barrier_arrive(q_empty)
+            turn = done[0] + steps - 1
+            slot = turn % STAGES
+            T.barrier_wait(v_full[slot], turn // STAGES % 2)
+            if attempt == 1:
+                clean(group, slot, v_shared)
+            T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
             T.wait_wgmma(0)
             T.barrier_arrive(v_empty[slot])
+            done[0] += steps
+            if attempt == 1:
+                show(m0, stop, steps, acc, v, b, h, mask)
+            # Some value may be one that a query does not see, and 0 times what is not finite is NaN.
+            for i, d in T.Parallel(ROWS, DIM_V):
+                if (attempt == 0) & ~T.isfinite(acc[i, d]):
+                    flawed[group] = 1
+
+            T.reduce_sum(sums, total, dim=1)
+            # The sink is one more score of every query, without a value.
+            for i in T.Parallel(ROWS):
+                other = sink[h] * LOG2_E
+                shift[i] = T.if_then_else(base[i] < other, other, base[i])
+            for i in T.Parallel(ROWS):
+                part[i] = T.if_then_else(shift[i] == -T.infinity("float32"), 0.0, shift[i])
+            for i in T.Parallel(ROWS):
+                rescale[i] = T.exp2(base[i] - part[i])
+            for i in T.Parallel(ROWS):
+                total[i] = total[i] * rescale[i] + T.exp2(sink[h] * LOG2_E - part[i])
             for i, d in T.Parallel(ROWS, DIM_V):
                 acc[i, d] *= rescale[i]
-            T.copy(scores, weights)
+            T.copy(shift, base)
+            for i in T.Parallel(ROWS):
+                share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
+            for i, d in T.Parallel(ROWS, DIM_V):
+                acc[i, d] *= share[i]
+            T.tma_store_wait(0)  # the tile before may still be on its way out
+            T.sync_threads(12 + group, 128)
+            T.copy(acc, out_shared)
+            T.fence_proxy_async()
+            T.sync_threads(12 + group, 128)
+            T.tma_copy(out_shared, out[b, m0 : m0 + ROWS, h, 0:DIM_V])
+            for i in T.Parallel(ROWS):
+                lse[b, h, m0 + i] = (T.log2(total[i]) + base[i]) * LN_2
         if group == 0:
-            T.sync_threads(8, 384)
-            T.named_barrier_arrive(9, 384)
-        if group == 1:
-            T.sync_threads(9, 384)
-        turn = attempt * steps + steps - 1
-        slot = turn % STAGES
-        T.barrier_wait(v_full[slot], turn // STAGES % 2)
-        if attempt == 1:
-            clean(group, slot, v_shared)
-        T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
-        T.wait_wgmma(0)
-        T.barrier_arrive(v_empty[slot])
-        if attempt == 1:
-            show(m0, stop, steps, acc, v, b, h, mask)
-        # Some value may be one that a query does not see, and 0 times what is not finite is NaN.
-        for i, d in T.Parallel(ROWS, DIM_V):
-            if (attempt == 0) & ~T.isfinite(acc[i, d]):
-                flawed[group] = 1
-
-        T.reduce_sum(sums, total, dim=1)
-        # The sink is one more score of every query, without a value.
-        for i in T.Parallel(ROWS):
-            other = sink[h] * LOG2_E
-            shift[i] = T.if_then_else(base[i] < other, other, base[i])
-        for i in T.Parallel(ROWS):
-            part[i] = T.if_then_else(shift[i] == -T.infinity("float32"), 0.0, shift[i])
-        for i in T.Parallel(ROWS):
-            rescale[i] = T.exp2(base[i] - part[i])
-        for i in T.Parallel(ROWS):
-            total[i] = total[i] * rescale[i] + T.exp2(sink[h] * LOG2_E - part[i])
-        for i, d in T.Parallel(ROWS, DIM_V):
-            acc[i, d] *= rescale[i]
-        T.copy(shift, base)
-        for i in T.Parallel(ROWS):
-            share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
-        for i, d in T.Parallel(ROWS, DIM_V):
-            acc[i, d] *= share[i]
-        T.sync_threads(12 + group, 128)
-        T.copy(acc, out_shared)
-        T.fence_proxy_async()
-        T.sync_threads(12 + group, 128)
-        T.copy(out_shared, out[b, m0 : m0 + ROWS, h, 0:DIM_V])
-        for i in T.Parallel(ROWS):
-            lse[b, h, m0 + i] = (T.log2(total[i]) + base[i]) * LN_2
+            T.sync_threads(8, 256)
+        T.tma_store_wait(0, read=False)  # a second attempt writes the same places
         T.barrier_arrive(judged)
         T.barrier_wait(judged, attempt)
 
@@ -245,95 +267,71 @@ def build():
     ):
         # Weights below 2^-126 of the largest are 0: without this, nvcc scales each to keep them.
         T.annotate_compile_flags(["-ftz=true"])
-        with T.Kernel(HEADS, T.ceildiv(queries, BLOCK_M), batch, threads=512) as (h, bm, b):
+        with T.Kernel(T.min(sms, tiles), threads=384) as cta:
             q0_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
             q1_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
-            q2_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
             k_shared = T.alloc_shared((STAGES, BLOCK_N, DIM), "bfloat16")
             v_shared = T.alloc_shared((STAGES, BLOCK_N, DIM_V), "bfloat16")
-            flawed = T.alloc_shared((3,), "int32")
-            judged = T.alloc_barrier(384)
+            out0_shared = T.alloc_shared((ROWS, DIM_V), "bfloat16")
+            out1_shared = T.alloc_shared((ROWS, DIM_V), "bfloat16")
+            flawed = T.alloc_shared((2,), "int32")
+            judged = T.alloc_barrier(256)
             q_full = T.alloc_barrier(128)
+            q_empty = T.alloc_barrier(256)
             k_full = T.alloc_barrier([128] * STAGES)
-            k_empty = T.alloc_barrier([384] * STAGES)
+            k_empty = T.alloc_barrier([256] * STAGES)
             v_full = T.alloc_barrier([128] * STAGES)
-            v_empty = T.alloc_barrier([384] * STAGES)
+            v_empty = T.alloc_barrier([256] * STAGES)
 
-            m0 = (T.ceildiv(queries, BLOCK_M) - 1 - bm) * BLOCK_M
-            stop = m0 + BLOCK_M + keys - queries
-            stop = T.ceildiv(T.min(stop, keys), BLOCK_N)
-            first = m0 + keys - queries - 255
-            first = T.max(T.min(first // BLOCK_N, stop - 1), 0)
-            steps = T.max(stop - first, 1)
-            stop = first + steps
-            here = (b, h, m0, stop, steps)
-            tiles = (k_shared, v_shared, flawed)
-            barriers = (q_full, k_full, v_full, k_empty, v_empty, judged)
+            done = T.alloc_local((1,), "int32")
+            done[0] = 0
+            shared = (k_shared, v_shared, done, flawed)
+            barriers = (q_full, q_empty, k_full, v_full, k_empty, v_empty, judged)
             tx = T.get_thread_binding()
             # Every role makes a second attempt where what came out of the first is not finite.
             T.clear(flawed)
             T.sync_threads()
             if tx < 128:
-                T.inc_max_nreg(160)
+                T.inc_max_nreg(240)
                 for attempt in T.unroll(2):
-                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1] | flawed[2]) != 0:
+                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1]) != 0:
                         consume(
                             attempt,
                             0,
-                            here,
+                            cta,
                             v,
                             mask,
                             sink,
                             out,
                             lse,
                             q0_shared,
-                            q0_shared,
-                            tiles,
+                            out0_shared,
+                            shared,
                             barriers,
                         )
             elif tx < 256:
-                T.inc_max_nreg(160)
+                T.inc_max_nreg(240)
                 for attempt in T.unroll(2):
-                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1] | flawed[2]) != 0:
+                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1]) != 0:
                         consume(
                             attempt,
                             1,
-                            here,
+                            cta,
                             v,
                             mask,
                             sink,
                             out,
                             lse,
                             q1_shared,
-                            q1_shared,
-                            tiles,
-                            barriers,
-                        )
-            elif tx < 384:
-                T.inc_max_nreg(160)
-                for attempt in T.unroll(2):
-                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1] | flawed[2]) != 0:
-                        consume(
-                            attempt,
-                            2,
-                            here,
-                            v,
-                            mask,
-                            sink,
-                            out,
-                            lse,
-                            q2_shared,
-                            q2_shared,
-                            tiles,
+                            out1_shared,
+                            shared,
                             barriers,
                         )
             else:
-                T.dec_max_nreg(32)
+                T.dec_max_nreg(24)
                 for attempt in T.unroll(2):
-                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1] | flawed[2]) != 0:
-                        produce(
-                            attempt, here, q, k, v, q0_shared, q1_shared, q2_shared, tiles, barriers
-                        )
+                    if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1]) != 0:
+                        produce(attempt, cta, q, k, v, q0_shared, q1_shared, shared, barriers)
 
     return attention_bfloat16_softcap_window_masktensor_sink_lse
 

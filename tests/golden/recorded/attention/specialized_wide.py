@@ -10,8 +10,8 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   out     (4, 16, 4096, 128) bfloat16
 spec: Attention(batch=4, heads=16, kv_heads=4, seq_q=4096, seq_kv=4096, head_dim=192,
       head_dim_v=128, dtype='bfloat16', layout='bhsd', mask=PrefixLm(), epilogue=(Multiply(),))
-schedule: AttentionSchedule(block_m=128, block_n=112, num_stages=2, threads=256, order='heads',
-          variant='warp_specialized')
+schedule: AttentionSchedule(block_m=128, block_n=112, num_stages=2, threads=256,
+          order='queries', variant='warp_specialized')
 """
 
 import tilelang
@@ -23,14 +23,21 @@ SEQ_Q, SEQ_KV = 4096, 4096
 DIM, DIM_V = 192, 128
 BLOCK_M, BLOCK_N = 128, 112
 ROWS, STAGES = 64, 2
+PAIRS = 8
 GROUP = 4
 SCALE = 0.07216878364870322
 LOG2_E = 1.4426950408889634
 LOG2_SCALE = SCALE * LOG2_E
 
 
-def build():
-    """Return the kernel as a TileLang PrimFunc of (q, k, v, prefix, gate, out)."""
+def build(sms=132):
+    """Return the kernel as a TileLang PrimFunc of (q, k, v, prefix, gate, out).
+
+    One CTA for each of `sms` streaming multiprocessors, or for each tile where they are fewer.
+    """
+
+    blocks = T.ceildiv(SEQ_Q, BLOCK_M)
+    tiles = blocks * HEADS * BATCH
 
     @T.macro
     def sees(row, column, b, prefix):
@@ -84,39 +91,55 @@ def build():
                     acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
 
     @T.macro
-    def produce(attempt, here, q, k, v, q0_shared, q1_shared, tiles, barriers):
-        b, h, m0, stop, steps = here
-        k_shared, v_shared, flawed = tiles
-        q_full, k_full, v_full, k_empty, v_empty, judged = barriers
-        T.tma_copy(q[b, h, m0 : m0 + ROWS, 0:DIM], q0_shared, barrier=q_full)
-        T.tma_copy(q[b, h, m0 + ROWS : m0 + ROWS + ROWS, 0:DIM], q1_shared, barrier=q_full)
-        T.barrier_arrive(q_full)
-        for step in T.serial(steps):
-            n0 = (stop - 1 - step) * BLOCK_N
-            turn = attempt * steps + step
-            slot = turn % STAGES
-            # Passes at once in the first round, when the slots are empty from the start.
-            T.barrier_wait(k_empty[slot], (turn // STAGES + 1) % 2)
-            T.tma_copy(
-                k[b, h // GROUP, n0 : n0 + BLOCK_N, 0:DIM],
-                k_shared[slot, :, :],
-                barrier=k_full[slot],
-            )
-            T.barrier_arrive(k_full[slot])
-            T.barrier_wait(v_empty[slot], (turn // STAGES + 1) % 2)
-            T.tma_copy(
-                v[b, h // GROUP, n0 : n0 + BLOCK_N, 0:DIM_V],
-                v_shared[slot, :, :],
-                barrier=v_full[slot],
-            )
-            T.barrier_arrive(v_full[slot])
+    def locate(cta, wave, prefix):
+        # A unit is two tiles of two heads, one of many keys and one of few: all are as much work.
+        second, unit = wave % 2, T.alloc_var("int32", init=wave // 2 * sms + cta)
+        bm, pair, b = unit % blocks, unit // blocks % PAIRS, unit // (blocks * PAIRS)
+        h = 2 * pair + second
+        m0 = T.alloc_var("int32", init=T.if_then_else(second == 0, blocks - 1 - bm, bm) * BLOCK_M)
+        stop = T.max(m0 + BLOCK_M, prefix[b])
+        stop = T.ceildiv(T.min(stop, SEQ_KV), BLOCK_N)
+        # Variables keep TileLang from reasoning on the formulas wherever they are used.
+        steps = T.alloc_var("int32", init=stop)
+        return b, h, m0, steps, steps
+
+    @T.macro
+    def produce(attempt, cta, q, k, v, prefix, q0_shared, q1_shared, shared, barriers):
+        k_shared, v_shared, done, flawed = shared
+        q_full, q_empty, k_full, v_full, k_empty, v_empty, judged = barriers
+        waves = 2 * T.ceildiv(tiles // 2 - cta, sms)
+        for wave in T.serial(waves):
+            b, h, m0, stop, steps = locate(cta, wave, prefix)
+            T.barrier_wait(q_empty, (attempt * waves + wave + 1) % 2)
+            T.tma_copy(q[b, h, m0 : m0 + ROWS, 0:DIM], q0_shared, barrier=q_full)
+            T.tma_copy(q[b, h, m0 + ROWS : m0 + ROWS + ROWS, 0:DIM], q1_shared, barrier=q_full)
+            T.barrier_arrive(q_full)
+            for step in T.serial(steps):
+                n0 = (stop - 1 - step) * BLOCK_N
+                turn = done[0] + step
+                slot = turn % STAGES
+                # Passes at once in the first round, when the slots are empty from the start.
+                T.barrier_wait(k_empty[slot], (turn // STAGES + 1) % 2)
+                T.tma_copy(
+                    k[b, h // GROUP, n0 : n0 + BLOCK_N, 0:DIM],
+                    k_shared[slot, :, :],
+                    barrier=k_full[slot],
+                )
+                T.barrier_arrive(k_full[slot])
+                T.barrier_wait(v_empty[slot], (turn // STAGES + 1) % 2)
+                T.tma_copy(
+                    v[b, h // GROUP, n0 : n0 + BLOCK_N, 0:DIM_V],
+                    v_shared[slot, :, :],
+                    barrier=v_full[slot],
+                )
+                T.barrier_arrive(v_full[slot])
+            done[0] += steps
         T.barrier_wait(judged, attempt)
 
     @T.macro
-    def consume(attempt, group, here, v, prefix, gate, out, q_shared, out_shared, tiles, barriers):
-        b, h, tile, stop, steps = here
-        k_shared, v_shared, flawed = tiles
-        q_full, k_full, v_full, k_empty, v_empty, judged = barriers
+    def consume(attempt, group, cta, v, prefix, gate, out, q_shared, out_shared, shared, barriers):
+        k_shared, v_shared, done, flawed = shared
+        q_full, q_empty, k_full, v_full, k_empty, v_empty, judged = barriers
         scores = T.alloc_fragment((ROWS, BLOCK_N), "float32")
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
@@ -128,75 +151,82 @@ def build():
         total = T.alloc_fragment((ROWS,), "float32")
         share = T.alloc_fragment((ROWS,), "float32")
         rows = (top, base, shift, rescale, sums)
-        m0 = tile + group * ROWS
-        T.fill(top, -T.infinity("float32"))
-        T.fill(base, -T.infinity("float32"))
-        T.clear(sums)
-        T.clear(acc)
-        slot = attempt * steps % STAGES
-        T.barrier_wait(q_full, attempt)
-        T.barrier_wait(k_full[slot], attempt * steps // STAGES % 2)
-        T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
         # Consumers take turns with the tensor cores: one has them while the others weigh scores.
         if group == 1:
             T.named_barrier_arrive(8, 256)
-        T.wait_wgmma(0)
-        T.barrier_arrive(k_empty[slot])
-        n0 = (stop - 1) * BLOCK_N
-        weigh(m0, n0, scores, rows, b, prefix)
-        T.copy(scores, weights)
-        for step in T.serial(steps - 1):
-            turn = attempt * steps + step
-            slot, ahead = turn % STAGES, (turn + 1) % STAGES
-            if attempt == 1:
-                T.barrier_wait(v_full[slot], turn // STAGES % 2)
-                clean(group, slot, v_shared)
-            T.barrier_wait(k_full[ahead], (turn + 1) // STAGES % 2)
-            T.sync_threads(8 + group, 256)
-            T.wgmma_gemm(
-                q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
-            )
-            T.barrier_wait(v_full[slot], turn // STAGES % 2)
-            T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
-            T.named_barrier_arrive(8 + (group + 1) % 2, 256)
-            T.wait_wgmma(1)
-            T.barrier_arrive(k_empty[ahead])
-            n0 = (stop - 2 - step) * BLOCK_N
+        waves = 2 * T.ceildiv(tiles // 2 - cta, sms)
+        for wave in T.serial(waves):
+            b, h, first_row, stop, steps = locate(cta, wave, prefix)
+            m0 = first_row + group * ROWS
+            T.fill(top, -T.infinity("float32"))
+            T.fill(base, -T.infinity("float32"))
+            T.clear(sums)
+            T.clear(acc)
+            slot = done[0] % STAGES
+            T.barrier_wait(q_full, (attempt * waves + wave) % 2)
+            T.barrier_wait(k_full[slot], done[0] // STAGES % 2)
+            T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
+            T.wait_wgmma(0)
+            T.barrier_arrive(k_empty[slot])
+            n0 = (stop - 1) * BLOCK_N
             weigh(m0, n0, scores, rows, b, prefix)
+            T.copy(scores, weights)
+            for step in T.serial(steps - 1):
+                turn = done[0] + step
+                slot, ahead = turn % STAGES, (turn + 1) % STAGES
+                if attempt == 1:
+                    T.barrier_wait(v_full[slot], turn // STAGES % 2)
+                    clean(group, slot, v_shared)
+                T.barrier_wait(k_full[ahead], (turn + 1) // STAGES % 2)
+                T.sync_threads(8 + group, 256)
+                T.wgmma_gemm(
+                    q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
+                )
+                T.barrier_wait(v_full[slot], turn // STAGES % 2)
+                T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
+                T.named_barrier_arrive(8 + (group + 1) % 2, 256)
+                T.wait_wgmma(1)
+                T.barrier_arrive(k_empty[ahead])
+                n0 = (stop - 2 - step) * BLOCK_N
+                weigh(m0, n0, scores, rows, b, prefix)
+                T.wait_wgmma(0)
+                T.barrier_arrive(v_empty[slot])
+                for i, d in T.Parallel(ROWS, DIM_V):
+                    acc[i, d] *= rescale[i]
+                T.copy(scores, weights)
+            T.barrier_arrive(q_empty)
+            turn = done[0] + steps - 1
+            slot = turn % STAGES
+            T.barrier_wait(v_full[slot], turn // STAGES % 2)
+            if attempt == 1:
+                clean(group, slot, v_shared)
+            T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
             T.wait_wgmma(0)
             T.barrier_arrive(v_empty[slot])
+            done[0] += steps
+            if attempt == 1:
+                show(m0, stop, steps, acc, v, b, h, prefix)
+            # Some value may be one that a query does not see, and 0 times what is not finite is NaN.
             for i, d in T.Parallel(ROWS, DIM_V):
-                acc[i, d] *= rescale[i]
-            T.copy(scores, weights)
+                if (attempt == 0) & ~T.isfinite(acc[i, d]):
+                    flawed[group] = 1
+
+            T.reduce_sum(sums, total, dim=1)
+            for i in T.Parallel(ROWS):
+                share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
+            for i, d in T.Parallel(ROWS, DIM_V):
+                acc[i, d] *= share[i]
+            for i, d in T.Parallel(ROWS, DIM_V):
+                acc[i, d] = acc[i, d] * T.cast(gate[b, h, m0 + i, d], "float32")
+            T.tma_store_wait(0)  # the tile before may still be on its way out
+            T.sync_threads(12 + group, 128)
+            T.copy(acc, out_shared)
+            T.fence_proxy_async()
+            T.sync_threads(12 + group, 128)
+            T.tma_copy(out_shared, out[b, h, m0 : m0 + ROWS, 0:DIM_V])
         if group == 0:
             T.sync_threads(8, 256)
-        turn = attempt * steps + steps - 1
-        slot = turn % STAGES
-        T.barrier_wait(v_full[slot], turn // STAGES % 2)
-        if attempt == 1:
-            clean(group, slot, v_shared)
-        T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
-        T.wait_wgmma(0)
-        T.barrier_arrive(v_empty[slot])
-        if attempt == 1:
-            show(m0, stop, steps, acc, v, b, h, prefix)
-        # Some value may be one that a query does not see, and 0 times what is not finite is NaN.
-        for i, d in T.Parallel(ROWS, DIM_V):
-            if (attempt == 0) & ~T.isfinite(acc[i, d]):
-                flawed[group] = 1
-
-        T.reduce_sum(sums, total, dim=1)
-        for i in T.Parallel(ROWS):
-            share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
-        for i, d in T.Parallel(ROWS, DIM_V):
-            acc[i, d] *= share[i]
-        for i, d in T.Parallel(ROWS, DIM_V):
-            acc[i, d] = acc[i, d] * T.cast(gate[b, h, m0 + i, d], "float32")
-        T.sync_threads(12 + group, 128)
-        T.copy(acc, out_shared)
-        T.fence_proxy_async()
-        T.sync_threads(12 + group, 128)
-        T.copy(out_shared, out[b, h, m0 : m0 + ROWS, 0:DIM_V])
+        T.tma_store_wait(0, read=False)  # a second attempt writes the same places
         T.barrier_arrive(judged)
         T.barrier_wait(judged, attempt)
 
@@ -211,7 +241,7 @@ def build():
     ):
         # Weights below 2^-126 of the largest are 0: without this, nvcc scales each to keep them.
         T.annotate_compile_flags(["-ftz=true"])
-        with T.Kernel(HEADS, T.ceildiv(SEQ_Q, BLOCK_M), BATCH, threads=384) as (h, bm, b):
+        with T.Kernel(min(sms, tiles // 2), threads=384) as cta:
             q0_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
             q1_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
             k_shared = T.alloc_shared((STAGES, BLOCK_N, DIM), "bfloat16")
@@ -221,18 +251,16 @@ def build():
             flawed = T.alloc_shared((2,), "int32")
             judged = T.alloc_barrier(256)
             q_full = T.alloc_barrier(128)
+            q_empty = T.alloc_barrier(256)
             k_full = T.alloc_barrier([128] * STAGES)
             k_empty = T.alloc_barrier([256] * STAGES)
             v_full = T.alloc_barrier([128] * STAGES)
             v_empty = T.alloc_barrier([256] * STAGES)
 
-            m0 = (T.ceildiv(SEQ_Q, BLOCK_M) - 1 - bm) * BLOCK_M
-            stop = T.max(m0 + BLOCK_M, prefix[b])
-            stop = T.ceildiv(T.min(stop, SEQ_KV), BLOCK_N)
-            steps = stop
-            here = (b, h, m0, stop, steps)
-            tiles = (k_shared, v_shared, flawed)
-            barriers = (q_full, k_full, v_full, k_empty, v_empty, judged)
+            done = T.alloc_local((1,), "int32")
+            done[0] = 0
+            shared = (k_shared, v_shared, done, flawed)
+            barriers = (q_full, q_empty, k_full, v_full, k_empty, v_empty, judged)
             tx = T.get_thread_binding()
             # Every role makes a second attempt where what came out of the first is not finite.
             T.clear(flawed)
@@ -244,14 +272,14 @@ def build():
                         consume(
                             attempt,
                             0,
-                            here,
+                            cta,
                             v,
                             prefix,
                             gate,
                             out,
                             q0_shared,
                             out0_shared,
-                            tiles,
+                            shared,
                             barriers,
                         )
             elif tx < 256:
@@ -261,21 +289,23 @@ def build():
                         consume(
                             attempt,
                             1,
-                            here,
+                            cta,
                             v,
                             prefix,
                             gate,
                             out,
                             q1_shared,
                             out1_shared,
-                            tiles,
+                            shared,
                             barriers,
                         )
             else:
                 T.dec_max_nreg(24)
                 for attempt in T.unroll(2):
                     if T.if_then_else(attempt == 0, 1, flawed[0] | flawed[1]) != 0:
-                        produce(attempt, here, q, k, v, q0_shared, q1_shared, tiles, barriers)
+                        produce(
+                            attempt, cta, q, k, v, prefix, q0_shared, q1_shared, shared, barriers
+                        )
 
     return attention_bfloat16_bhsd_prefixlm_multiply
 

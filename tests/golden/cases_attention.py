@@ -8,7 +8,7 @@ HEADS = {"heads": 16, "kv_heads": 4, "head_dim": 128, "dtype": "bfloat16"}
 
 def _built(target="sm_90a", schedule=None, **fields) -> Program:
     spec = tg.Attention(**{**HEADS, **fields})
-    wanted = "default" if schedule is None else tg.AttentionSchedule(**schedule)
+    wanted = tg.AttentionSchedule(**{"variant": "pipelined", **(schedule or {})})
     return tg.build(spec, target=target, schedule=wanted)
 
 

@@ -234,7 +234,7 @@ MAPPED = {"mask": tg.DocumentMask(), "block_map": (128, 64)}
 BREAKS = [
     ("target-variant", {"target": "gfx942"}, "variant", "gfx942 has no tensor-core path"),
     ("warp-specialized", {**WS, "target": "sm_80"}, "variant", "by wgmma, and sm_80 lacks one"),
-    ("warp-specialized", {**WS, "varlen": True}, "variant", "serves dense sequences"),
+    ("warp-specialized", {**WS, "varlen": True}, "variant", "no ends of 2 packed sequences"),
     ("warp-specialized", {**WS, "seq_kv": 0}, "variant", "has nothing to load of seq_kv=0"),
     ("warp-specialized", {**WS, "threads": 128, "block_m": 64}, "threads", "with 256 or 384"),
     ("warp-specialized", {**WS, "block_m": 192}, "block_m", "each of 2 consumer warpgroups has 64"),
@@ -269,6 +269,7 @@ def test_rules_refuse_by_name_and_number(rule, changes, field, message):
     schedule = {name: value for name, value in changes.items() if name in names}
     fields = {name: value for name, value in changes.items() if name not in (*names, "target")}
     tile = {"block_m": 128, "block_n": 64, "num_stages": 0, "threads": 256} | schedule
+    tile = {"variant": "pipelined"} | tile
     with pytest.raises(tg.LegalityError) as raised:
         tg.build(
             attention(**fields),
@@ -314,3 +315,20 @@ def test_what_may_not_be_refused_is_served(width, mask, ratio):
 def test_a_pipe_appends_to_the_epilogue():
     assert attention() | tg.Scale(2.0) == evolve(attention(), epilogue=(tg.Scale(2.0),))
     assert attention(mask=~tg.Causal()).mask == Not(tg.Causal())
+
+
+@pytest.mark.parametrize(
+    ("variant", "fields"),
+    [
+        ("warp_specialized", {"seq_q": 1000}),
+        ("warp_specialized", {"seq_q": tg.dyn("s"), "mask": tg.Window(9, 9), "head_dim": 256}),
+        ("pipelined", {"seq_q": 64}),
+        ("pipelined", {"seq_q": 1000, "varlen": True}),
+        ("pipelined", {"seq_q": 1000, "mask": tg.DocumentMask(), "block_map": (128, 128)}),
+        ("pipelined", {"seq_q": 1000, "target": "sm_80"}),
+    ],
+)
+def test_an_explicit_producer_is_the_default_where_it_serves_and_has_work(variant, fields):
+    target = fields.get("target", "sm_90a")
+    fields = {name: value for name, value in fields.items() if name != "target"}
+    assert tg.build(attention(**fields), target=target).schedule.variant == variant

@@ -35,7 +35,7 @@ def _specialized(g: AttentionGeometry) -> Iterator[Violation]:
     if not (g.target.tma and g.target.wgmma):
         reason = f"loads by TMA and multiplies by wgmma, and {g.target.name} lacks one"
     elif g.spec.varlen:
-        reason = "serves dense sequences: the ends of packed ones are none that TMA stores"
+        reason = f"stores by TMA, which knows no ends of {g.spec.batch} packed sequences"
     elif not g.has_keys:
         reason = f"has nothing to load of seq_kv={g.spec.seq_kv}"
     elif any(g.access_of(name) == "unaligned" for name in "qkv"):

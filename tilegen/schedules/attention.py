@@ -34,7 +34,8 @@ class AttentionSchedule:
         variant: ``pipelined`` leaves warp specialization to TileLang where the target has TMA;
             ``warp_specialized`` has an explicit TMA producer and two or three consumer
             warpgroups of 64 queries, which take turns with the tensor cores and weigh the scores
-            of one block while these have the next.
+            of one block while these have the next, in a persistent kernel that loads the next tile
+            during the end of this one.
 
     Raises:
         ScheduleError: A field has a value that no program could use.
@@ -79,11 +80,18 @@ def candidates(
 ) -> Iterator[AttentionSchedule]:
     """Yield different complete schedules in order of preference; not all need be legal."""
     seen = set()
-    first = _specialized(spec) if variant == "warp_specialized" else ()
+    specialized = variant == "warp_specialized" or (variant is UNSET and _roles_win(spec, target))
+    first = _specialized(spec) if specialized else ()
     for schedule in chain(first, _ranked(spec, target)):
         if schedule not in seen:
             seen.add(schedule)
             yield schedule
+
+
+def _roles_win(spec: Attention, target: Target) -> bool:
+    """Return whether an explicit producer is the default: where it serves, and fills its tiles."""
+    served = target.wgmma and not spec.varlen and spec.block_map is None and spec.seq_kv != 0
+    return served and hint(spec.seq_q) > 64
 
 
 def _specialized(spec: Attention) -> Iterator[AttentionSchedule]:

@@ -14,7 +14,7 @@ from tilegen.toolchain import nvcc
 settings.register_profile("dev", max_examples=20, deadline=None)
 settings.register_profile(
     "ci",
-    max_examples=40,
+    max_examples=25,
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

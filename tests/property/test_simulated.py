@@ -74,7 +74,7 @@ def test_every_family_is_simulated():
 @pytest.mark.parametrize("target", [name for name, target in TARGETS.items() if target.full])
 @pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
-@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
 def test_legal_programs_agree_with_the_reference(family, target, level, data):
     program = data.draw(legal_programs(target, SMALL[family]))
     sizes = {

@@ -38,6 +38,8 @@ def _specialized(g: AttentionGeometry) -> Iterator[Violation]:
         reason = f"stores by TMA, which knows no ends of {g.spec.batch} packed sequences"
     elif not g.has_keys:
         reason = f"has nothing to load of seq_kv={g.spec.seq_kv}"
+    elif g.is_empty:
+        reason = f"has no tile to walk to at batch={g.spec.batch}, seq_q={g.spec.seq_q}"
     elif any(g.access_of(name) == "unaligned" for name in "qkv"):
         reason = "loads by TMA, which takes rows that start on 16-byte boundaries"
     if reason:

@@ -87,7 +87,8 @@ def test_masks_of_one_or_the_other_lower_for_sizes_known_at_the_call():
         batch=1, heads=2, kv_heads=1, seq_q=seq, seq_kv=seq, head_dim=64, dtype="bfloat16",
         mask=~tg.Window(55, 174),
     )  # fmt: skip
-    assert tg.build(spec, target="sm_90a").landmarks().wgmma
+    asked = tg.AttentionSchedule(variant="pipelined")
+    assert tg.build(spec, target="sm_90a", schedule=asked).landmarks().wgmma
 
 
 # With a mask, the second attempt takes 38 lines and a range of keys for each tile 12.

@@ -1,14 +1,13 @@
 """Simulated attention agrees with the reference: options in combination, hard values, laws."""
 
-import importlib.util
 from itertools import product
 
 import pytest
 import torch
 from attrs import evolve
+from simulate.emitted import faults
 
 import tilegen as tg
-from tilegen.comparison import examine
 from tilegen.reference import inputs
 from tilegen.simulate import run_program
 
@@ -155,26 +154,6 @@ def specialized(groups, **fields):
     )
 
 
-def faults(program, source, folder, operands, level="tile", sms=1):
-    """Return what is wrong with an emitted file on so few SMs that each walks over some tiles."""
-    path = folder / "emitted.py"
-    path.write_text(source)
-    spec = importlib.util.spec_from_file_location("emitted", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found = []
-
-    def compute(operands, outputs):
-        tensors = (*operands.values(), *outputs.values())
-        function = module.build(sms=sms)
-        report = tg.simulate(function, *tensors, outputs=tuple(outputs), level=level)
-        found.extend(map(str, report.diagnostics))
-
-    for report in examine(compute, program.spec, operands):
-        found.extend(map(str, report.faults()))
-    return found
-
-
 # Three consumers differ by their turns alone; to schedule takes seconds.
 ROLES = [(name, 2, "tile") for name in SPECIALIZED]
 ROLES += [("plain", 3, "tile"), ("causal", 3, "tile"), ("causal", 2, "sm_90a")]
@@ -186,7 +165,7 @@ def test_roles_agree_without_a_race(name, groups, level, tmp_path):
     program = specialized(groups, **SPECIALIZED[name])
     sizes = {dim.name: dim.hint for dim in program.spec.dynamic}  # of captured tensors
     operands = inputs(program.spec, sizes, torch.Generator().manual_seed(0))
-    assert not faults(program, program.source, tmp_path, operands, level)
+    assert not faults(program, program.source, tmp_path, operands, level, sms=1)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -198,7 +177,7 @@ def test_consumers_agree_on_values_that_are_not_finite(value, tmp_path):
         operands["v"][0, 130, 0, 7] = -value
 
     operands = changed(program, change)
-    assert not faults(program, program.source, tmp_path, operands, "sm_90a")
+    assert not faults(program, program.source, tmp_path, operands, "sm_90a", sms=1)
 
 
 MUTANTS = {

@@ -1,13 +1,11 @@
 """GEMMs with roles and fewer SMs than tiles: their ring goes on from one tile to the next."""
 
-import importlib.util
-
 import pytest
 import torch
 from attrs import evolve
+from simulate.emitted import faults
 
 import tilegen as tg
-from tilegen.comparison import examine
 from tilegen.reference import inputs
 
 torch.set_num_threads(1)
@@ -66,24 +64,10 @@ CASES |= {
 LEVELS = ("tile", "sm_90a")
 
 
-def run(program, source, folder, level, sms=2):
-    """Return the faults of an emitted file on ``sms`` SMs: of the run, then of its values."""
-    path = folder / "emitted.py"
-    path.write_text(source)
-    spec = importlib.util.spec_from_file_location("emitted", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def run(program, source, folder, level):
+    """Return the faults of an emitted file on two SMs."""
     operands = inputs(program.spec, {}, torch.Generator().manual_seed(0))
-    found = []
-
-    def compute(operands, outputs):
-        tensors = (*operands.values(), *outputs.values())
-        report = tg.simulate(module.build(sms=sms), *tensors, outputs=tuple(outputs), level=level)
-        found.extend(map(str, report.diagnostics))
-
-    for report in examine(compute, program.spec, operands):
-        found.extend(map(str, report.faults()))
-    return found
+    return faults(program, source, folder, operands, level, sms=2)
 
 
 def made(name):

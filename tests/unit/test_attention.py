@@ -269,8 +269,8 @@ def test_rules_refuse_by_name_and_number(rule, changes, field, message):
     names = {"block_m", "block_n", "num_stages", "threads", "variant"}
     schedule = {name: value for name, value in changes.items() if name in names}
     fields = {name: value for name, value in changes.items() if name not in (*names, "target")}
-    tile = {"block_m": 128, "block_n": 64, "num_stages": 0, "threads": 256} | schedule
-    tile = {"variant": "pipelined"} | tile
+    tile = {"block_m": 128, "block_n": 64, "num_stages": 0, "threads": 256}
+    tile |= {"variant": "pipelined"} | schedule
     with pytest.raises(tg.LegalityError) as raised:
         tg.build(
             attention(**fields),

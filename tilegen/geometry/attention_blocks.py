@@ -268,14 +268,17 @@ class AttentionBlocks(Parameters):
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory of a CTA: q, and the ring of k and v, whose space out reuses."""
-        s = self.schedule
         if not self.has_keys:
-            return s.block_m * self.width_v * 2
+            return self._out_bytes
         if self.specialized:
-            apart = 0 if self.out_reuses_q else s.block_m * self.width_v * 2
-            return self._specialized_bytes + apart
+            return self._specialized_bytes + (0 if self.out_reuses_q else self._out_bytes)
         ring = sum(ceil(tile * 2 / TMA_ALIGNMENT) * TMA_ALIGNMENT for tile in self._loaded_tiles)
-        return max(ring + (64 if self.cleans else 0), s.block_m * self.width_v * 2)
+        return max(ring + (64 if self.cleans else 0), self._out_bytes)
+
+    @property
+    def _out_bytes(self) -> int:
+        """Shared memory of tiles of the output."""
+        return self.schedule.block_m * self.width_v * 2
 
     @property
     def _loaded_tiles(self) -> tuple[int, int, int]:
@@ -300,7 +303,5 @@ class AttentionBlocks(Parameters):
 
         The producer then waits with the next tile of queries until they are on their way out.
         """
-        if self.width != self.width_v:
-            return False
-        apart = self.schedule.block_m * self.width_v * 2
-        return self._specialized_bytes + apart + BARRIER_BYTES > self.target.smem_bytes
+        apart = self._specialized_bytes + self._out_bytes + BARRIER_BYTES
+        return self.width == self.width_v and apart > self.target.smem_bytes

@@ -17,9 +17,7 @@ _AHEAD = 32  # splits whose parts a thread has on their way at once
 # Microseconds: of the first launch before its keys, of a CTA on every slot beside its steps, of the
 # second launch, and of a split in it.
 _FIRST, _START, _LAUNCH, _MERGE = 7.0, 1.0, 2.7, 0.1
-_SHARPNESS = (
-    6  # of the bend between what a CTA takes for a step, and what its share of the GPU does
-)
+_SHARPNESS = 6  # of the bend from what a CTA takes for a step to what its share of the GPU does
 _CLOSE = 1.015  # fewer splits win where they take so little more
 
 

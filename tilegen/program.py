@@ -297,18 +297,26 @@ def _select(
     fixed: dict[str, Any],
 ) -> Program:
     """Return the program of the first legal candidate that agrees with the ``fixed`` fields."""
-    geometry = family.part("geometry")
-    preferred, seen = None, set()
+    seen: set[Any] = set()
+    firsts: dict[object, Any] = {}
     for candidate in family.part("candidates")(spec, target, fixed.get(family.form, UNSET)):
         schedule = evolve(candidate, **fixed)
-        preferred = preferred or schedule
         if schedule in seen:
             continue
         seen.add(schedule)
-        if is_legal(family, geometry(spec, schedule, target, access)):
+        geometry = family.part("geometry")(spec, schedule, target, access)
+        if is_legal(family, geometry):
             return Program(spec=spec, schedule=schedule, target=target, access=access)
-    # No candidate is legal: the preferred one says why.
-    return Program(spec=spec, schedule=preferred, target=target, access=access)
+        firsts.setdefault(getattr(schedule, family.form, None), geometry)
+    # None is legal: the first of the form that comes nearest says why.
+    nearest = max(firsts.values(), key=lambda geometry: _rules_passed(family, geometry))
+    return Program(spec=spec, schedule=nearest.schedule, target=target, access=access)
+
+
+def _rules_passed(family: Family, geometry: Any) -> int:
+    """Return how many rules pass before the first that refuses a geometry."""
+    rule, _ = next(_violations(family, geometry))
+    return list(family.part("rules")).index(rule)
 
 
 def nearest_legal(family: Family, geometry: Any) -> str:

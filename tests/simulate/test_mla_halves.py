@@ -123,10 +123,8 @@ FAULTS = {
         {"race"},
     ),
     "the second half of it too": (
-        "                T.wait_wgmma(0)\n                if pair + 1 < pairs:\n"
-        "                    load(group, cache, first + pair + 1, 0, (1, 2)",
-        "                if pair + 1 < pairs:\n"
-        "                    load(group, cache, first + pair + 1, 0, (1, 2)",
+        "                T.wait_wgmma(2)\n                if pair + 1 < pairs:\n",
+        "                T.wait_wgmma(3)\n                if pair + 1 < pairs:\n",
         1,
         {"race"},
     ),

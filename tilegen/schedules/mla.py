@@ -19,8 +19,10 @@ from tilegen.targets import Target
 Variant = Literal["pipelined", "warp_specialized", "split_latent"]
 VARIANTS: tuple[Variant, ...] = ("pipelined", "warp_specialized", "split_latent")
 _ROWS = 64  # of a tile where warpgroups multiply, as many as wgmma takes
-# Share of the tensor cores' rate that a variant sustains with a full tile.
-_RATE: dict[str, float] = {"pipelined": 0.55, "warp_specialized": 0.6, "split_latent": 0.75}
+# Share of the tensor cores' rate that a variant sustains with a full tile, and the blocks of keys
+# that it takes at a time.
+_RATE: dict[str, float] = {"pipelined": 0.61, "warp_specialized": 0.7, "split_latent": 0.78}
+_TOGETHER: dict[str, int] = {"pipelined": 1, "warp_specialized": 2, "split_latent": 2}
 _WAVE_US, _LAUNCH_US = 3.0, 3.0  # of a CTA beside its steps, and of the second launch
 
 
@@ -81,8 +83,8 @@ def candidates(
 ) -> Iterator[MlaSchedule]:
     """Yield different complete schedules in order of preference; not all need be legal."""
     tiles = _tiles(spec, target)
-    if isinstance(variant, str) and variant != "pipelined":
-        yield _halves(variant)
+    if variant != "pipelined":
+        yield _halves(variant if isinstance(variant, str) else "split_latent")
     every = product(*(OPTIONS[name] for name in ("block_m", "threads")))
     preferred = (
         *product(tiles, _whole(spec), (2, 1)),
@@ -130,12 +132,13 @@ def splits(spec: MlaDecode, target: Target, schedule: MlaSchedule, ctas_per_sm: 
     """Return what ``num_splits="auto"`` stands for: as many CTAs a sequence as are fastest."""
     alone = _compute_us(spec, target, schedule)
     busy = max(alone * ctas_per_sm, _memory_us(spec, target, schedule) * target.sms * ctas_per_sm)
+    together = _TOGETHER[schedule.variant]
     return Work(
         tiles=max(hint(spec.batch), 1) * _row_tiles(spec, schedule),
-        blocks=ceil(hint(spec.kv_len) / schedule.block_n),
+        blocks=ceil(hint(spec.kv_len) / (together * schedule.block_n)),
         slots=target.sms * ctas_per_sm,
-        busy_us=busy,
-        alone_us=alone,
+        busy_us=together * busy,
+        alone_us=together * alone,
     ).splits
 
 

@@ -151,9 +151,10 @@ def build():
         # To registers: the second warpgroup's weights take the place of the last columns.
         for i, d in T.Parallel(BLOCK_M, PIECE):  # T.copy would forget where the slice starts
             rope[i, d] = q_shared[i, LATENT + d]
-        begin(group, 0, q_shared, rope, ring, scores)
-        score(group, 0, (4, 8), q_shared, ring, scores)
-        T.wait_wgmma(0)
+        if group == 0:
+            begin(0, 0, q_shared, rope, ring, scores)
+            score(0, 0, (4, 8), q_shared, ring, scores)
+            T.wait_wgmma(0)
         for pair in T.serial(pairs):
             n0 = 2 * (first + pair) * BLOCK_N
             if group == 0:
@@ -169,30 +170,27 @@ def build():
                     acc[i, d] *= rescale[i]
                 clean(0, 0, n0, length, k_shared)
                 T.wgmma_gemm(weights, k_shared[0, :, 0:HALF], acc)
+                T.wait_wgmma(0)
+                if pair + 1 < pairs:
+                    load(group, cache, first + pair + 1, 0, (0, 4), ring)
+                    load(group, cache, first + pair + 1, 0, (8, 9), ring)
                 # The second block, by the weights of the other warpgroup.
                 T.sync_threads(9, 256)
                 for i in T.Parallel(BLOCK_M):
                     top[i] = tops[1, i]
                 adopt(rows)
-                T.wait_wgmma(0)
-                if pair + 1 < pairs:
-                    load(group, cache, first + pair + 1, 0, (0, 4), ring)
-                    load(group, cache, first + pair + 1, 0, (8, 9), ring)
                 for i, d in T.Parallel(BLOCK_M, HALF):
                     acc[i, d] *= rescale[i]
                 for piece in T.unroll(0, 4):
                     T.barrier_wait(k_full[PIECES + piece], pair % 2)
                 clean(0, 1, n0 + BLOCK_N, length, k_shared)
+                T.wgmma_gemm(q_shared[:, LATENT:WIDTH], k_shared[1, :, 0:HALF], acc)
                 if pair + 1 < pairs:
-                    T.wgmma_gemm(q_shared[:, LATENT:WIDTH], k_shared[1, :, 0:HALF], acc)
                     begin(0, pair + 1, q_shared, rope, ring, scores)
                     T.wait_wgmma(5)
                     load(group, cache, first + pair + 1, 1, (0, 4), ring)
                     score(0, pair + 1, (4, 8), q_shared, ring, scores)
-                    T.wait_wgmma(0)
-                else:
-                    T.wgmma_gemm(q_shared[:, LATENT:WIDTH], k_shared[1, :, 0:HALF], acc)
-                    T.wait_wgmma(0)
+                T.wait_wgmma(0)
             else:
                 # The first block, by the weights of the other warpgroup.
                 T.sync_threads(8, 256)
@@ -205,7 +203,13 @@ def build():
                     T.barrier_wait(k_full[piece], pair % 2)
                 clean(1, 0, n0, length, k_shared)
                 T.wgmma_gemm(weights0_shared, k_shared[0, :, HALF:LATENT], acc)
-                # The second block is weighed meanwhile.
+                begin(1, pair, q_shared, rope, ring, scores)
+                T.wait_wgmma(5)
+                if pair + 1 < pairs:
+                    load(group, cache, first + pair + 1, 0, (4, 8), ring)
+                score(1, pair, (4, 8), q_shared, ring, scores)
+                T.wait_wgmma(0)
+                # The second block.
                 weigh(m0, n0 + BLOCK_N, length, scores, rows)
                 T.copy(scores, weights)
                 T.copy(weights, q_shared[:, LATENT:WIDTH])
@@ -213,9 +217,6 @@ def build():
                     tops[1, i] = top[i]
                 T.fence_proxy_async()
                 T.named_barrier_arrive(9, 256)
-                T.wait_wgmma(0)
-                if pair + 1 < pairs:
-                    load(group, cache, first + pair + 1, 0, (4, 8), ring)
                 for i, d in T.Parallel(BLOCK_M, HALF):
                     acc[i, d] *= rescale[i]
                 clean(1, 1, n0 + BLOCK_N, length, k_shared)
@@ -223,9 +224,6 @@ def build():
                 T.wait_wgmma(0)
                 if pair + 1 < pairs:
                     load(group, cache, first + pair + 1, 1, (4, 9), ring)
-                    begin(1, pair + 1, q_shared, rope, ring, scores)
-                    score(1, pair + 1, (4, 8), q_shared, ring, scores)
-                    T.wait_wgmma(0)
 
         # Each has summed the weights of its own blocks.
         for i in T.Parallel(BLOCK_M):
@@ -233,8 +231,10 @@ def build():
         T.sync_threads(10, 256)
         for i in T.Parallel(BLOCK_M):
             total[i] += totals[1 - group, i]
+        for i in T.Parallel(BLOCK_M):
+            part[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
         for i, d in T.Parallel(BLOCK_M, HALF):
-            acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+            acc[i, d] *= part[i]
         for i, d in T.Parallel(BLOCK_M, HALF):
             query, head = (m0 + i) // HEADS, (m0 + i) % HEADS
             partial_out[split, b, query, head, group * HALF + d] = acc[i, d]

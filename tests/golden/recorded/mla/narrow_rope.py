@@ -119,8 +119,10 @@ def build():
                     policy=T.GemmWarpPolicy.FullCol,
                 )
 
+            for i in T.Parallel(BLOCK_M):
+                part[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(BLOCK_M, LATENT):
-                acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+                acc[i, d] *= part[i]
             for i, d in T.Parallel(BLOCK_M, LATENT):
                 partial_out[split, b, 0, m0 + i, d] = acc[i, d]
             for i in T.Parallel(BLOCK_M):

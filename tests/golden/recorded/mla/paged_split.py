@@ -127,8 +127,10 @@ def build():
                     policy=T.GemmWarpPolicy.FullCol,
                 )
 
+            for i in T.Parallel(BLOCK_M):
+                part[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(BLOCK_M, LATENT):
-                acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+                acc[i, d] *= part[i]
             for i, d in T.Parallel(BLOCK_M, LATENT):
                 query, head = (m0 + i) // HEADS, (m0 + i) % HEADS
                 partial_out[split, b, query, head, d] = acc[i, d]

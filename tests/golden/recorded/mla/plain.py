@@ -103,8 +103,10 @@ def build():
                     policy=T.GemmWarpPolicy.FullCol,
                 )
 
+            for i in T.Parallel(BLOCK_M):
+                part[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(BLOCK_M, LATENT):
-                acc[i, d] = T.if_then_else(total[i] == 0.0, 0.0, acc[i, d] / total[i])
+                acc[i, d] *= part[i]
             T.copy(acc, out_shared)
             T.copy(out_shared, out[b, 0, m0 : m0 + BLOCK_M, 0:LATENT])
 

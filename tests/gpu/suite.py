@@ -13,6 +13,7 @@ On a GPU, from the project's root, the tables of docs/performance.md are made by
 
     tilegen bench tests/gpu/suite.py:attentions --against cudnn,default --markdown
     tilegen bench tests/gpu/suite.py:grouped --against cudnn,default --markdown
+    tilegen bench tests/gpu/suite.py:masked --against flex --markdown
 
     tilegen bench tests/gpu/suite.py:caches --against sdpa,eager --markdown
     tilegen bench tests/gpu/suite.py:pages --against flashinfer,eager --markdown
@@ -104,7 +105,7 @@ reads = (
 
 
 def attention(
-    seq: int, width: int, mask: tg.Causal | None, dtype: str, kv_heads: int = 0
+    seq: int, width: int, mask: tg.Mask | None, dtype: str, kv_heads: int = 0, **fields: object
 ) -> tg.Attention:
     """Return attention over 16384 tokens, in as many heads as a model of 2048 has."""
     heads = {64: 32, 128: 16, 256: 8}[width]
@@ -117,6 +118,7 @@ def attention(
         head_dim=width,
         dtype=dtype,
         mask=mask,
+        **fields,
     )
 
 
@@ -128,6 +130,15 @@ attentions = tuple(
     for mask in (None, tg.Causal())
 )
 grouped = tuple(attention(4096, 128, mask, "bfloat16", 8) for mask in (None, tg.Causal()))
+DOCUMENTS = tg.DocumentMask() & tg.Causal()
+masked = (
+    attention(4096, 128, tg.Causal(), "bfloat16", scores=(tg.Softcap(50.0),)),
+    attention(4096, 64, None, "bfloat16", scores=(tg.Softcap(50.0),)),
+    attention(16384, 128, None, "bfloat16"),
+    *(attention(16384, 128, tg.Window(left, 0), "bfloat16") for left in (1024, 4096)),
+    attention(16384, 128, DOCUMENTS, "bfloat16", block_map=(128, 128)),
+    attention(4096, 64, DOCUMENTS, "bfloat16", block_map=(128, 128)),
+)
 
 
 def decoded(batch: int, kv_heads: int, kv_len: int, page_size: int | None = None) -> tg.Decode:

@@ -198,10 +198,10 @@ def _integers(
     tensors: dict[str, torch.Tensor],
     generator: torch.Generator,
 ) -> torch.Tensor:
-    """Return lengths of prefixes, or ascending numbers of documents."""
+    """Return lengths of prefixes, or ascending numbers of at most 16 documents."""
     device: Any = generator.device
     most = max(tensors["k"].shape[0 if spec.varlen else 2 if spec.layout == "bhsd" else 1], 1)
     lengths = len(shape) == 1 and not (spec.varlen and shape == tensors["k"].shape[:1])
-    limit = most if lengths else max(most // 16, 2)
+    limit = most if lengths else min(max(most // 16, 2), 16)
     drawn = torch.randint(0, limit, shape, generator=generator, device=device)
     return (drawn if lengths else drawn.sort(-1).values).to(torch.int32)

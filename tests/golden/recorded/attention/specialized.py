@@ -43,7 +43,6 @@ def build(sms=132):
         T.reduce_max(scores, top, dim=1, clear=False)
         for i in T.Parallel(ROWS):
             base[i] = top[i] * LOG2_SCALE
-        for i in T.Parallel(ROWS):
             rescale[i] = T.exp2(rescale[i] - base[i])
         for i, j in T.Parallel(ROWS, BLOCK_N):
             scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - base[i])
@@ -58,6 +57,11 @@ def build(sms=132):
         m0 = bm * BLOCK_M
         stop = T.ceildiv(SEQ_KV, BLOCK_N)
         return b, h, m0, stop, stop
+
+    @T.macro
+    def load(block, ring, slot, full):
+        T.tma_copy(block, ring[slot, :, :], barrier=full[slot])
+        T.barrier_arrive(full[slot])
 
     @T.macro
     def produce(cta, q, k, v, q0_shared, q1_shared, shared, barriers):
@@ -76,19 +80,9 @@ def build(sms=132):
                 slot = turn % STAGES
                 # Passes at once in the first round, when the slots are empty from the start.
                 T.barrier_wait(k_empty[slot], (turn // STAGES + 1) % 2)
-                T.tma_copy(
-                    k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM],
-                    k_shared[slot, :, :],
-                    barrier=k_full[slot],
-                )
-                T.barrier_arrive(k_full[slot])
+                load(k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM], k_shared, slot, k_full)
                 T.barrier_wait(v_empty[slot], (turn // STAGES + 1) % 2)
-                T.tma_copy(
-                    v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V],
-                    v_shared[slot, :, :],
-                    barrier=v_full[slot],
-                )
-                T.barrier_arrive(v_full[slot])
+                load(v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V], v_shared, slot, v_full)
             done[0] += steps
 
     @T.macro
@@ -99,11 +93,7 @@ def build(sms=132):
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
         sums = T.alloc_fragment((ROWS, 8), "float32")
-        top = T.alloc_fragment((ROWS,), "float32")
-        base = T.alloc_fragment((ROWS,), "float32")
-        rescale = T.alloc_fragment((ROWS,), "float32")
-        total = T.alloc_fragment((ROWS,), "float32")
-        share = T.alloc_fragment((ROWS,), "float32")
+        top, base, rescale, total = (T.alloc_fragment((ROWS,), "float32") for _ in range(4))
         rows = (top, base, rescale, sums)
         # Consumers take turns with the tensor cores: one has them while the others weigh scores.
         if group == 1:
@@ -122,8 +112,7 @@ def build(sms=132):
             T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
             T.wait_wgmma(0)
             T.barrier_arrive(k_empty[slot])
-            n0 = (stop - 1) * BLOCK_N
-            weigh(m0, n0, scores, rows)
+            weigh(m0, (stop - 1) * BLOCK_N, scores, rows)
             T.copy(scores, weights)
             for step in T.serial(steps - 1):
                 turn = done[0] + step
@@ -138,8 +127,7 @@ def build(sms=132):
                 T.named_barrier_arrive(8 + (group + 1) % 2, 256)
                 T.wait_wgmma(1)
                 T.barrier_arrive(k_empty[ahead])
-                n0 = (stop - 2 - step) * BLOCK_N
-                weigh(m0, n0, scores, rows)
+                weigh(m0, (stop - 2 - step) * BLOCK_N, scores, rows)
                 T.wait_wgmma(0)
                 T.barrier_arrive(v_empty[slot])
                 for i, d in T.Parallel(ROWS, DIM_V):
@@ -156,9 +144,9 @@ def build(sms=132):
 
             T.reduce_sum(sums, total, dim=1)
             for i in T.Parallel(ROWS):
-                share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
+                rescale[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(ROWS, DIM_V):
-                acc[i, d] *= share[i]
+                acc[i, d] *= rescale[i]
             T.tma_store_wait(0)  # the tile before may still be on its way out
             T.sync_threads(12 + group, 128)
             T.copy(acc, out_shared)
@@ -185,12 +173,9 @@ def build(sms=132):
             v_shared = T.alloc_shared((STAGES, BLOCK_N, DIM_V), "bfloat16")
             out0_shared = T.alloc_shared((ROWS, DIM_V), "bfloat16")
             out1_shared = T.alloc_shared((ROWS, DIM_V), "bfloat16")
-            q_full = T.alloc_barrier(128)
-            q_empty = T.alloc_barrier(256)
-            k_full = T.alloc_barrier([128] * STAGES)
-            k_empty = T.alloc_barrier([256] * STAGES)
-            v_full = T.alloc_barrier([128] * STAGES)
-            v_empty = T.alloc_barrier([256] * STAGES)
+            q_full, q_empty = T.alloc_barrier(128), T.alloc_barrier(256)
+            k_full, v_full = T.alloc_barrier([128] * STAGES), T.alloc_barrier([128] * STAGES)
+            k_empty, v_empty = T.alloc_barrier([256] * STAGES), T.alloc_barrier([256] * STAGES)
 
             done = T.alloc_local((1,), "int32")
             done[0] = 0

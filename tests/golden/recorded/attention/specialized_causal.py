@@ -44,8 +44,7 @@ def build(sms=132):
     @T.macro
     def weigh(m0, n0, scores, rows):
         top, base, shift, rescale, sums = rows
-        partly = n0 + BLOCK_N > m0 + 1
-        if partly:
+        if n0 + BLOCK_N > m0 + 1:
             for i, j in T.Parallel(ROWS, BLOCK_N):
                 seen = sees(m0 + i, n0 + j)
                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
@@ -53,10 +52,8 @@ def build(sms=132):
         T.reduce_max(scores, top, dim=1, clear=False)
         for i in T.Parallel(ROWS):
             base[i] = top[i] * LOG2_SCALE
-        for i in T.Parallel(ROWS):
             # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
             shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
-        for i in T.Parallel(ROWS):
             rescale[i] = T.exp2(rescale[i] - shift[i])
         for i, j in T.Parallel(ROWS, BLOCK_N):
             scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
@@ -70,21 +67,19 @@ def build(sms=132):
         if group == 0:
             for j, d in T.Parallel(BLOCK_N, DIM_V):
                 x = v_shared[slot, j, d]
-                is_finite = T.isfinite(T.cast(x, "float32"))
-                v_shared[slot, j, d] = T.if_then_else(is_finite, x, 0)
+                v_shared[slot, j, d] = T.if_then_else(T.isfinite(T.cast(x, "float32")), x, 0)
             T.fence_proxy_async()
         T.sync_threads(11, 256)
 
     @T.macro
     def show(m0, stop, steps, acc, v, b, h):
         # What was made 0 is added for those who see it.
-        for step in T.serial(steps):
+        for step, j in T.grid(steps, BLOCK_N):
             n0 = (stop - 1 - step) * BLOCK_N
-            for j in T.serial(BLOCK_N):
-                for i, d in T.Parallel(ROWS, DIM_V):
-                    x = T.cast(v[b, n0 + j, h // GROUP, d], "float32")
-                    seen = sees(m0 + i, n0 + j)
-                    acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
+            for i, d in T.Parallel(ROWS, DIM_V):
+                x = T.cast(v[b, n0 + j, h // GROUP, d], "float32")
+                seen = sees(m0 + i, n0 + j)
+                acc[i, d] += T.if_then_else(seen & ~T.isfinite(x), x, 0.0)
 
     @T.macro
     def locate(cta, wave):
@@ -98,6 +93,11 @@ def build(sms=132):
         # Variables keep TileLang from reasoning on the formulas wherever they are used.
         steps = T.alloc_var("int32", init=stop)
         return b, h, m0, steps, steps
+
+    @T.macro
+    def load(block, ring, slot, full):
+        T.tma_copy(block, ring[slot, :, :], barrier=full[slot])
+        T.barrier_arrive(full[slot])
 
     @T.macro
     def produce(attempt, cta, q, k, v, q0_shared, q1_shared, shared, barriers):
@@ -116,19 +116,9 @@ def build(sms=132):
                 slot = turn % STAGES
                 # Passes at once in the first round, when the slots are empty from the start.
                 T.barrier_wait(k_empty[slot], (turn // STAGES + 1) % 2)
-                T.tma_copy(
-                    k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM],
-                    k_shared[slot, :, :],
-                    barrier=k_full[slot],
-                )
-                T.barrier_arrive(k_full[slot])
+                load(k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM], k_shared, slot, k_full)
                 T.barrier_wait(v_empty[slot], (turn // STAGES + 1) % 2)
-                T.tma_copy(
-                    v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V],
-                    v_shared[slot, :, :],
-                    barrier=v_full[slot],
-                )
-                T.barrier_arrive(v_full[slot])
+                load(v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V], v_shared, slot, v_full)
             done[0] += steps
         T.barrier_wait(judged, attempt)
 
@@ -140,12 +130,7 @@ def build(sms=132):
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
         sums = T.alloc_fragment((ROWS, 8), "float32")
-        top = T.alloc_fragment((ROWS,), "float32")
-        base = T.alloc_fragment((ROWS,), "float32")
-        shift = T.alloc_fragment((ROWS,), "float32")
-        rescale = T.alloc_fragment((ROWS,), "float32")
-        total = T.alloc_fragment((ROWS,), "float32")
-        share = T.alloc_fragment((ROWS,), "float32")
+        top, base, shift, rescale, total = (T.alloc_fragment((ROWS,), "float32") for _ in range(5))
         rows = (top, base, shift, rescale, sums)
         # Consumers take turns with the tensor cores: one has them while the others weigh scores.
         if group == 1:
@@ -164,8 +149,7 @@ def build(sms=132):
             T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
             T.wait_wgmma(0)
             T.barrier_arrive(k_empty[slot])
-            n0 = (stop - 1) * BLOCK_N
-            weigh(m0, n0, scores, rows)
+            weigh(m0, (stop - 1) * BLOCK_N, scores, rows)
             T.copy(scores, weights)
             for step in T.serial(steps - 1):
                 turn = done[0] + step
@@ -183,8 +167,7 @@ def build(sms=132):
                 T.named_barrier_arrive(8 + (group + 1) % 2, 256)
                 T.wait_wgmma(1)
                 T.barrier_arrive(k_empty[ahead])
-                n0 = (stop - 2 - step) * BLOCK_N
-                weigh(m0, n0, scores, rows)
+                weigh(m0, (stop - 2 - step) * BLOCK_N, scores, rows)
                 T.wait_wgmma(0)
                 T.barrier_arrive(v_empty[slot])
                 for i, d in T.Parallel(ROWS, DIM_V):
@@ -202,16 +185,16 @@ def build(sms=132):
             done[0] += steps
             if attempt == 1:
                 show(m0, stop, steps, acc, v, b, h)
-            # Some value may be one that a query does not see, and 0 times what is not finite is NaN.
+            # Some value may be one that a query does not see, and 0 times NaN or inf is NaN.
             for i, d in T.Parallel(ROWS, DIM_V):
                 if (attempt == 0) & ~T.isfinite(acc[i, d]):
                     flawed[group] = 1
 
             T.reduce_sum(sums, total, dim=1)
             for i in T.Parallel(ROWS):
-                share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
+                rescale[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(ROWS, DIM_V):
-                acc[i, d] *= share[i]
+                acc[i, d] *= rescale[i]
             T.tma_store_wait(0)  # the tile before may still be on its way out
             T.sync_threads(12 + group, 128)
             T.copy(acc, out_shared)
@@ -242,12 +225,9 @@ def build(sms=132):
             out1_shared = T.alloc_shared((ROWS, DIM_V), "bfloat16")
             flawed = T.alloc_shared((2,), "int32")
             judged = T.alloc_barrier(256)
-            q_full = T.alloc_barrier(128)
-            q_empty = T.alloc_barrier(256)
-            k_full = T.alloc_barrier([128] * STAGES)
-            k_empty = T.alloc_barrier([256] * STAGES)
-            v_full = T.alloc_barrier([128] * STAGES)
-            v_empty = T.alloc_barrier([256] * STAGES)
+            q_full, q_empty = T.alloc_barrier(128), T.alloc_barrier(256)
+            k_full, v_full = T.alloc_barrier([128] * STAGES), T.alloc_barrier([128] * STAGES)
+            k_empty, v_empty = T.alloc_barrier([256] * STAGES), T.alloc_barrier([256] * STAGES)
 
             done = T.alloc_local((1,), "int32")
             done[0] = 0

@@ -37,7 +37,8 @@ def test_the_expected_instructions_are_there(name):
         assert seen.wgmma == 4 * groups
         assert (seen.tma_load, seen.tma_store) == (groups + 2, groups)
         assert seen.setmaxnreg == groups + 1
-        assert seen.mbarrier == 4 * program.schedule.num_stages + 2 + geometry.cleans
+        rings = 4 * program.schedule.num_stages + 2 * geometry.query_stages
+        assert seen.mbarrier == rings + geometry.cleans
     else:
         loads = sum(geometry.tma_load(operand) for operand in "qkv") if multiplies else 0
         assert seen.tma_load == loads

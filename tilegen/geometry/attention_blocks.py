@@ -271,7 +271,8 @@ class AttentionBlocks(Parameters):
         if not self.has_keys:
             return self._out_bytes
         if self.specialized:
-            return self._specialized_bytes + (0 if self.out_reuses_q else self._out_bytes)
+            more = (self.query_stages - 1) * self._loaded_tiles[0] * 2
+            return self._specialized_bytes + more + (0 if self.out_reuses_q else self._out_bytes)
         ring = sum(ceil(tile * 2 / TMA_ALIGNMENT) * TMA_ALIGNMENT for tile in self._loaded_tiles)
         return max(ring + (64 if self.cleans else 0), self._out_bytes)
 
@@ -303,5 +304,15 @@ class AttentionBlocks(Parameters):
 
         The producer then waits with the next tile of queries until they are on their way out.
         """
-        apart = self._specialized_bytes + self._out_bytes + BARRIER_BYTES
-        return self.width == self.width_v and apart > self.target.smem_bytes
+        return self.width == self.width_v and self._room < 0
+
+    @property
+    def query_stages(self) -> int:
+        """Slots of queries: the next tile is loaded during this one where both have room."""
+        return 2 if self._room >= self._loaded_tiles[0] * 2 else 1
+
+    @property
+    def _room(self) -> int:
+        """Bytes of shared memory that ``warp_specialized`` leaves."""
+        taken = self._specialized_bytes + self._out_bytes + BARRIER_BYTES
+        return self.target.smem_bytes - taken

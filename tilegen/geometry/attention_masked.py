@@ -38,8 +38,10 @@ class AttentionMasked(AttentionTorch):
         pick, other = ("T.min", "T.max") if span.is_hull else ("T.max", "T.min")
         if span.stops:
             head, *rest = span.stops
-            lines += [f"stop = {head}", *(f"stop = {other}(stop, {text})" for text in rest)]
-            lines.append(f"stop = T.ceildiv(T.min(stop, {self.keys}), BLOCK_N)")
+            if rest:
+                lines += [f"stop = {head}", *(f"stop = {other}(stop, {text})" for text in rest)]
+            last = "stop" if rest else head
+            lines.append(f"stop = T.ceildiv(T.min({last}, {self.keys}), BLOCK_N)")
         else:
             lines.append(f"stop = T.ceildiv({self.keys}, BLOCK_N)")
         if self.spec.varlen:  # room for tiles that is left over

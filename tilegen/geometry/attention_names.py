@@ -29,7 +29,7 @@ class AttentionNames(AttentionBlocks):
             {"DIM": spec.head_dim, "DIM_V": spec.head_dim_v},
             {"WIDTH": self.width, "WIDTH_V": self.width_v} if self.is_padded else {},
             {"BLOCK_M": s.block_m, **({"BLOCK_N": s.block_n} if keys else {})},
-            {"ROWS": ROWS, "STAGES": s.num_stages} if self.specialized else {},
+            self._ring_constants if self.specialized else {},
             {"PAIRS": spec.heads // 2} if self.pairs_heads else {},
             {"GROUP": self.group} if self.group > 1 and keys else {},
             {"OFFSET": spec.seq_kv - spec.seq_q} if offset else {},  # type: ignore[operator]
@@ -42,6 +42,11 @@ class AttentionNames(AttentionBlocks):
             for group in groups
         )
         return tuple(group for group in static if group)
+
+    @property
+    def _ring_constants(self) -> dict[str, object]:
+        queries = {"Q_STAGES": self.query_stages} if self.query_stages > 1 else {}
+        return {"ROWS": ROWS, "STAGES": self.schedule.num_stages, **queries}
 
     @property
     def is_padded(self) -> bool:

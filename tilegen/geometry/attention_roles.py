@@ -55,14 +55,35 @@ class AttentionRoles(AttentionMasked):
         return f"T.if_then_else(attempt == 0, 1, {flawed}) != 0"
 
     @property
-    def visit(self) -> str:
-        """The number of a tile of a CTA, counted over attempts."""
-        return "attempt * waves + wave" if self.cleans else "wave"
+    def visits(self) -> str:
+        """Numbers of the tiles of a CTA, counted over attempts."""
+        return "attempt * waves, attempt * waves + waves" if self.cleans else "waves"
+
+    @property
+    def q_slot(self) -> str:
+        """The index of the slot of the queries at hand; "" where there is one."""
+        return "[q_slot]" if self.query_stages > 1 else ""
+
+    @property
+    def q_lap(self) -> str:
+        """How often that slot was taken before."""
+        return "visit // Q_STAGES" if self.query_stages > 1 else "visit"
+
+    @property
+    def q_tile(self) -> str:
+        """The queries of a consumer."""
+        return "q_shared[q_slot, :, :]" if self.query_stages > 1 else "q_shared"
 
     @property
     def locate_takes(self) -> tuple[str, ...]:
-        """Parameters, and arguments, of what tells where a tile is, and its blocks of keys."""
+        """Parameters of what tells where a tile is, and its blocks of keys."""
         return ("cta", "wave", *self._read_by_ranges)
+
+    @property
+    def locate_here(self) -> tuple[str, ...]:
+        """Its arguments."""
+        wave = "visit - attempt * waves" if self.cleans else "visit"
+        return ("cta", wave, *self._read_by_ranges)
 
     def grid(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
         """Return the launch grid (x, y, z): a CTA an SM, where each walks over tiles."""

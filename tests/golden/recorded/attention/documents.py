@@ -71,8 +71,7 @@ def build():
             T.fill(base, -T.infinity("float32"))
             T.clear(total)
             T.clear(acc)
-            stop = m0 + BLOCK_M
-            stop = T.ceildiv(T.min(stop, SEQ_KV), BLOCK_N)
+            stop = T.ceildiv(T.min(m0 + BLOCK_M, SEQ_KV), BLOCK_N)
             for step in T.Pipelined(stop, num_stages=2):
                 n0 = step * BLOCK_N
                 T.copy(k[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM], k_shared)

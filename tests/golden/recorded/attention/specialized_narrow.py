@@ -24,7 +24,7 @@ import torch
 HEADS, KV_HEADS = 16, 4
 DIM, DIM_V = 64, 64
 BLOCK_M, BLOCK_N = 128, 128
-ROWS, STAGES = 64, 3
+ROWS, STAGES, Q_STAGES = 64, 3, 2
 GROUP = 4
 SCALE = 0.125
 LOG2_E = 1.4426950408889634
@@ -99,8 +99,7 @@ def build(sms=132):
         tile = T.alloc_var("int32", init=wave * sms + cta)
         bm, h, b = tile % blocks, tile // blocks % HEADS, tile // (blocks * HEADS)
         m0 = (blocks - 1 - bm) * BLOCK_M
-        stop = m0 + BLOCK_M + keys - queries
-        stop = T.ceildiv(T.min(stop, keys), BLOCK_N)
+        stop = T.ceildiv(T.min(m0 + BLOCK_M + keys - queries, keys), BLOCK_N)
         first = m0 + keys - queries - 255
         first = T.max(T.min(first // BLOCK_N, stop - 1), 0)
         # Variables keep TileLang from reasoning on the formulas wherever they are used.
@@ -118,12 +117,12 @@ def build(sms=132):
         k_shared, v_shared, done, flawed = shared
         q_full, q_empty, k_full, v_full, k_empty, v_empty, judged = barriers
         waves = T.ceildiv(tiles - cta, sms)
-        for wave in T.serial(waves):
-            b, h, m0, stop, steps = locate(cta, wave)
-            T.barrier_wait(q_empty, (attempt * waves + wave + 1) % 2)
-            T.tma_copy(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, barrier=q_full)
-            T.tma_copy(q[b, m0 + ROWS : m0 + ROWS + ROWS, h, 0:DIM], q1_shared, barrier=q_full)
-            T.barrier_arrive(q_full)
+        for visit in T.serial(attempt * waves, attempt * waves + waves):
+            b, h, m0, stop, steps = locate(cta, visit - attempt * waves)
+            q_slot = visit % Q_STAGES
+            T.barrier_wait(q_empty[q_slot], (visit // Q_STAGES + 1) % 2)
+            load(q[b, m0 : m0 + ROWS, h, 0:DIM], q0_shared, q_slot, q_full)
+            load(q[b, m0 + ROWS : m0 + ROWS + ROWS, h, 0:DIM], q1_shared, q_slot, q_full)
             for step in T.serial(steps):
                 n0 = (stop - 1 - step) * BLOCK_N
                 turn = done[0] + step
@@ -135,6 +134,10 @@ def build(sms=132):
                 load(v[b, n0 : n0 + BLOCK_N, h // GROUP, 0:DIM_V], v_shared, slot, v_full)
             done[0] += steps
         T.barrier_wait(judged, attempt)
+
+    @T.macro
+    def score(q_tile, k_tile, scores):
+        T.wgmma_gemm(q_tile, k_tile, scores, transpose_B=True, clear_accum=True)
 
     @T.macro
     def consume(
@@ -152,17 +155,17 @@ def build(sms=132):
         if group == 1:
             T.named_barrier_arrive(8, 256)
         waves = T.ceildiv(tiles - cta, sms)
-        for wave in T.serial(waves):
-            b, h, first_row, stop, steps = locate(cta, wave)
+        for visit in T.serial(attempt * waves, attempt * waves + waves):
+            b, h, first_row, stop, steps = locate(cta, visit - attempt * waves)
             m0 = first_row + group * ROWS
             T.fill(top, -T.infinity("float32"))
             T.fill(base, -T.infinity("float32"))
             T.clear(sums)
             T.clear(acc)
-            slot = done[0] % STAGES
-            T.barrier_wait(q_full, (attempt * waves + wave) % 2)
+            slot, q_slot = done[0] % STAGES, visit % Q_STAGES
+            T.barrier_wait(q_full[q_slot], visit // Q_STAGES % 2)
             T.barrier_wait(k_full[slot], done[0] // STAGES % 2)
-            T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
+            score(q_shared[q_slot, :, :], k_shared[slot, :, :], scores)
             T.wait_wgmma(0)
             T.barrier_arrive(k_empty[slot])
             weigh(m0, (stop - 1) * BLOCK_N, scores, rows, b, h, mask)
@@ -175,9 +178,7 @@ def build(sms=132):
                     clean(group, slot, v_shared)
                 T.barrier_wait(k_full[ahead], (turn + 1) // STAGES % 2)
                 T.sync_threads(8 + group, 256)
-                T.wgmma_gemm(
-                    q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
-                )
+                score(q_shared[q_slot, :, :], k_shared[ahead, :, :], scores)
                 T.barrier_wait(v_full[slot], turn // STAGES % 2)
                 T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
                 T.named_barrier_arrive(8 + (group + 1) % 2, 256)
@@ -189,7 +190,7 @@ def build(sms=132):
                 for i, d in T.Parallel(ROWS, DIM_V):
                     acc[i, d] *= rescale[i]
                 T.copy(scores, weights)
-            T.barrier_arrive(q_empty)
+            T.barrier_arrive(q_empty[q_slot])
             turn = done[0] + steps - 1
             slot = turn % STAGES
             T.barrier_wait(v_full[slot], turn // STAGES % 2)
@@ -251,15 +252,15 @@ def build(sms=132):
         # Weights below 2^-126 of the largest are 0: without this, nvcc scales each to keep them.
         T.annotate_compile_flags(["-ftz=true"])
         with T.Kernel(T.min(sms, tiles), threads=384) as cta:
-            q0_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
-            q1_shared = T.alloc_shared((ROWS, DIM), "bfloat16")
+            q0_shared = T.alloc_shared((Q_STAGES, ROWS, DIM), "bfloat16")
+            q1_shared = T.alloc_shared((Q_STAGES, ROWS, DIM), "bfloat16")
             k_shared = T.alloc_shared((STAGES, BLOCK_N, DIM), "bfloat16")
             v_shared = T.alloc_shared((STAGES, BLOCK_N, DIM_V), "bfloat16")
             out0_shared = T.alloc_shared((ROWS, DIM_V), "bfloat16")
             out1_shared = T.alloc_shared((ROWS, DIM_V), "bfloat16")
             flawed = T.alloc_shared((2,), "int32")
             judged = T.alloc_barrier(256)
-            q_full, q_empty = T.alloc_barrier(128), T.alloc_barrier(256)
+            q_full, q_empty = (T.alloc_barrier([256] * Q_STAGES) for _ in range(2))
             k_full, v_full = T.alloc_barrier([128] * STAGES), T.alloc_barrier([128] * STAGES)
             k_empty, v_empty = T.alloc_barrier([256] * STAGES), T.alloc_barrier([256] * STAGES)
 

@@ -93,8 +93,7 @@ def build(sms=132):
         bm, pair, b = unit % blocks, unit // blocks % PAIRS, unit // (blocks * PAIRS)
         h = 2 * pair + second
         m0 = T.alloc_var("int32", init=T.if_then_else(second == 0, blocks - 1 - bm, bm) * BLOCK_M)
-        stop = T.max(m0 + BLOCK_M, prefix[b])
-        stop = T.ceildiv(T.min(stop, SEQ_KV), BLOCK_N)
+        stop = T.ceildiv(T.min(T.max(m0 + BLOCK_M, prefix[b]), SEQ_KV), BLOCK_N)
         # Variables keep TileLang from reasoning on the formulas wherever they are used.
         steps = T.alloc_var("int32", init=stop)
         return b, h, m0, steps, steps
@@ -109,9 +108,9 @@ def build(sms=132):
         k_shared, v_shared, done, flawed = shared
         q_full, q_empty, k_full, v_full, k_empty, v_empty, judged = barriers
         waves = 2 * T.ceildiv(tiles // 2 - cta, sms)
-        for wave in T.serial(waves):
-            b, h, m0, stop, steps = locate(cta, wave, prefix)
-            T.barrier_wait(q_empty, (attempt * waves + wave + 1) % 2)
+        for visit in T.serial(attempt * waves, attempt * waves + waves):
+            b, h, m0, stop, steps = locate(cta, visit - attempt * waves, prefix)
+            T.barrier_wait(q_empty, (visit + 1) % 2)
             T.tma_copy(q[b, h, m0 : m0 + ROWS, 0:DIM], q0_shared, barrier=q_full)
             T.tma_copy(q[b, h, m0 + ROWS : m0 + ROWS + ROWS, 0:DIM], q1_shared, barrier=q_full)
             T.barrier_arrive(q_full)
@@ -128,6 +127,10 @@ def build(sms=132):
         T.barrier_wait(judged, attempt)
 
     @T.macro
+    def score(q_tile, k_tile, scores):
+        T.wgmma_gemm(q_tile, k_tile, scores, transpose_B=True, clear_accum=True)
+
+    @T.macro
     def consume(attempt, group, cta, v, prefix, gate, out, q_shared, out_shared, shared, barriers):
         k_shared, v_shared, done, flawed = shared
         q_full, q_empty, k_full, v_full, k_empty, v_empty, judged = barriers
@@ -141,17 +144,17 @@ def build(sms=132):
         if group == 1:
             T.named_barrier_arrive(8, 256)
         waves = 2 * T.ceildiv(tiles // 2 - cta, sms)
-        for wave in T.serial(waves):
-            b, h, first_row, stop, steps = locate(cta, wave, prefix)
+        for visit in T.serial(attempt * waves, attempt * waves + waves):
+            b, h, first_row, stop, steps = locate(cta, visit - attempt * waves, prefix)
             m0 = first_row + group * ROWS
             T.fill(top, -T.infinity("float32"))
             T.fill(base, -T.infinity("float32"))
             T.clear(sums)
             T.clear(acc)
             slot = done[0] % STAGES
-            T.barrier_wait(q_full, (attempt * waves + wave) % 2)
+            T.barrier_wait(q_full, visit % 2)
             T.barrier_wait(k_full[slot], done[0] // STAGES % 2)
-            T.wgmma_gemm(q_shared, k_shared[slot, :, :], scores, transpose_B=True, clear_accum=True)
+            score(q_shared, k_shared[slot, :, :], scores)
             T.wait_wgmma(0)
             T.barrier_arrive(k_empty[slot])
             weigh(m0, (stop - 1) * BLOCK_N, scores, rows, b, prefix)
@@ -164,9 +167,7 @@ def build(sms=132):
                     clean(group, slot, v_shared)
                 T.barrier_wait(k_full[ahead], (turn + 1) // STAGES % 2)
                 T.sync_threads(8 + group, 256)
-                T.wgmma_gemm(
-                    q_shared, k_shared[ahead, :, :], scores, transpose_B=True, clear_accum=True
-                )
+                score(q_shared, k_shared[ahead, :, :], scores)
                 T.barrier_wait(v_full[slot], turn // STAGES % 2)
                 T.wgmma_gemm(weights, v_shared[slot, :, :], acc)
                 T.named_barrier_arrive(8 + (group + 1) % 2, 256)

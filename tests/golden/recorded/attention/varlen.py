@@ -90,8 +90,7 @@ def build():
             T.fill(base, -T.infinity("float32"))
             T.clear(total)
             T.clear(acc)
-            stop = m0 + BLOCK_M + length_kv - length_q
-            stop = T.ceildiv(T.min(stop, length_kv), BLOCK_N)
+            stop = T.ceildiv(T.min(m0 + BLOCK_M + length_kv - length_q, length_kv), BLOCK_N)
             stop = T.if_then_else(m0 < length_q, stop, 0)
             for step in T.Pipelined(T.max(stop, 1), num_stages=2):
                 n0 = step * BLOCK_N

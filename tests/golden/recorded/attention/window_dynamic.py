@@ -74,8 +74,7 @@ def build():
             T.fill(base, -T.infinity("float32"))
             T.clear(total)
             T.clear(acc)
-            stop = m0 + BLOCK_M + keys - queries
-            stop = T.ceildiv(T.min(stop, keys), BLOCK_N)
+            stop = T.ceildiv(T.min(m0 + BLOCK_M + keys - queries, keys), BLOCK_N)
             first = m0 + keys - queries - 1023
             first = T.max(T.min(first // BLOCK_N, stop - 1), 0)
             for step in T.Pipelined(T.max(stop - first, 1), num_stages=2):

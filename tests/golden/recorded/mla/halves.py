@@ -93,9 +93,6 @@ def build():
         adopt(rows)
         for i, j in T.Parallel(BLOCK_M, BLOCK_N):
             scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
-        T.reduce_sum(scores, part, dim=1)
-        for i in T.Parallel(BLOCK_M):
-            total[i] += part[i]
 
     @T.macro
     def clean(group, slot, n0, length, k_shared):
@@ -165,6 +162,9 @@ def build():
                     acc[i, d] *= rescale[i]
                 clean(0, 0, n0, length, k_shared)
                 T.wgmma_gemm(weights, k_shared[0, :, 0:HALF], acc)
+                T.reduce_sum(scores, part, dim=1)
+                for i in T.Parallel(BLOCK_M):
+                    total[i] += part[i]
                 T.wait_wgmma(0)
                 if pair + 1 < pairs:
                     load(group, cache, first + pair + 1, 0, (0, 4), ring)
@@ -216,6 +216,9 @@ def build():
                     acc[i, d] *= rescale[i]
                 clean(1, 1, n0 + BLOCK_N, length, k_shared)
                 T.wgmma_gemm(weights, k_shared[1, :, HALF:LATENT], acc)
+                T.reduce_sum(scores, part, dim=1)
+                for i in T.Parallel(BLOCK_M):
+                    total[i] += part[i]
                 T.wait_wgmma(0)
                 if pair + 1 < pairs:
                     load(group, cache, first + pair + 1, 1, (4, 9), ring)

@@ -31,7 +31,12 @@ DECODE: dict[str, Program] = {
         schedule={"num_splits": 3},
     ),
     "bytes": _built(kv_dtype="float8_e4m3", kv_scales="head", epilogue=(tg.Scale(),)),
-    "window": _built(mask=tg.Window(1023, 0), scores=(tg.Softcap(50.0), tg.Alibi()), sink=True),
+    "window": _built(
+        mask=tg.Window(1023, 0),
+        scores=(tg.Softcap(50.0), tg.Alibi()),
+        sink=True,
+        schedule={"num_splits": 2},
+    ),
     "functions": _built(
         heads=12,
         kv_heads=4,

@@ -15,9 +15,11 @@ from attrs import evolve, field, frozen
 from tilegen.dtypes import DType, optional_dtype
 from tilegen.epilogue import Softcap, X, identifier, step
 from tilegen.errors import SpecError
-from tilegen.expr import Call, Expr, Var
+from tilegen.expr import Call, Const, Expr, Var
 from tilegen.reprs import compact_repr
 from tilegen.specs.captured import INDICES, Function, traced
+
+_COARSE = 128.0  # largest cap of a softcap by exponentials: it is off by 3e-5 nats then
 
 
 @frozen(repr=False)
@@ -99,12 +101,19 @@ def score_chain(value: object, spec: Any) -> tuple[ScoreOp, ...]:
 
 
 def score_step(op: ScoreOp) -> Expr:
-    """Return the maths of a score op."""
+    """Return the maths of a score op.
+
+    A softcap is 2 cap sigmoid(2 x / cap) - cap: a tanh by a long series would take longer than the
+    products do. That loses cap / 2^22 near 0, which counts in an exponent where caps are large.
+    """
     if isinstance(op, Alibi):
         away = Call("abs", (Var("distance"),))
         return Call("sub", (X, Call("mul", (Var(op.name), away))))
     if isinstance(op, ScoreBias):
         return Call("add", (X, Var(op.name)))
+    if isinstance(op, Softcap) and op.cap <= _COARSE:
+        share = Call("sigmoid", (Call("mul", (X, Const(2 / op.cap))),))
+        return Call("sub", (Call("mul", (Const(2 * op.cap), share)), Const(op.cap)))
     return op.fn.value if isinstance(op, ScoreMod) else step(op)
 
 

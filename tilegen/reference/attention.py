@@ -13,7 +13,7 @@ from tilegen.epilogue import Cast, Softcap, operand_kind
 from tilegen.errors import OperandError
 from tilegen.operands import shape_of, torch_dtype
 from tilegen.reference.attention_map import check_map
-from tilegen.reference.attention_seen import Piece, function_values, pieces, seen
+from tilegen.reference.attention_seen import Piece, function_values, seen, small_pieces
 from tilegen.reference.expr import evaluate
 from tilegen.reference.gemm import torch_step
 from tilegen.specs.attention import Attention
@@ -107,7 +107,7 @@ def _check_ends(operands: Tensors) -> None:
 def computed(spec: Attention, operands: Tensors, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Return what `reference` does, which the block map changes nothing of."""
     found = empty_outputs(spec, operands, dtype)
-    for piece in pieces(spec, operands):
+    for piece in small_pieces(spec, operands):
         out, lse = attended(piece, dtype)
         piece.part(found["out"], piece.heads, piece.queries).copy_(out)
         if "lse" in found:

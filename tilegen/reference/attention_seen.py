@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 
 from tilegen.reference.expr import evaluate
 from tilegen.specs.attention import Attention
@@ -25,6 +25,8 @@ from tilegen.specs.masks import (
 
 Tensors = Mapping[str, torch.Tensor]
 
+_MOST_SCORES = 2**26  # of a piece at a time: bounds take dozens of tensors of so many float64
+
 
 @frozen(eq=False)
 class Piece:
@@ -35,8 +37,9 @@ class Piece:
         operands: All operands.
         batch: The sequence.
         heads: The heads of q.
-        queries: Its queries, as indices into the axis of queries.
+        queries: Its queries, or some of them, as indices into the axis of queries.
         keys: Its keys, likewise.
+        sequence: All of its queries.
     """
 
     spec: Attention
@@ -45,6 +48,7 @@ class Piece:
     heads: slice
     queries: slice
     keys: slice
+    sequence: slice
 
     def of(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """Return the part of q, k, v, or of a tensor like the output: (heads, seq, head_dim)."""
@@ -72,8 +76,8 @@ class Piece:
     @property
     def row(self) -> torch.Tensor:
         """The indices of the queries, (q, 1)."""
-        count = self.queries.stop - self.queries.start
-        return torch.arange(count, device=self.operands["q"].device)[:, None]
+        first, stop = (at - self.sequence.start for at in (self.queries.start, self.queries.stop))
+        return torch.arange(first, stop, device=self.operands["q"].device)[:, None]
 
     @property
     def column(self) -> torch.Tensor:
@@ -83,7 +87,7 @@ class Piece:
     @property
     def place(self) -> torch.Tensor:
         """The positions of the queries among the keys, (q, 1)."""
-        return self.row + len(self.column) - len(self.row)
+        return self.row + len(self.column) - (self.sequence.stop - self.sequence.start)
 
 
 def pieces(spec: Attention, operands: Tensors) -> Iterator[Piece]:
@@ -100,7 +104,18 @@ def pieces(spec: Attention, operands: Tensors) -> Iterator[Piece]:
         seqs = [whole] * operands["q"].shape[0]
     for batch, (some_queries, some_keys) in enumerate(seqs):
         for head in range(0, spec.heads, group):
-            yield Piece(spec, operands, batch, slice(head, head + group), some_queries, some_keys)
+            heads = slice(head, head + group)
+            yield Piece(spec, operands, batch, heads, some_queries, some_keys, some_queries)
+
+
+def small_pieces(spec: Attention, operands: Tensors) -> Iterator[Piece]:
+    """Yield the pieces of a call, with no more queries in each than memory has room for."""
+    for piece in pieces(spec, operands):
+        keys = max(piece.keys.stop - piece.keys.start, 1)
+        most = max(_MOST_SCORES // (keys * (piece.heads.stop - piece.heads.start)), 1)
+        first, stop = piece.queries.start, piece.queries.stop
+        for start in range(first, max(stop, first + 1), most):
+            yield evolve(piece, queries=slice(start, min(start + most, stop)))
 
 
 def seen(mask: Mask | None, piece: Piece) -> torch.Tensor:

@@ -53,7 +53,7 @@ def pieces(spec: Decode, operands: Tensors, dtype: torch.dtype) -> Iterator[Piec
             own[name] = dense.expand(sequence + 1, *dense.shape[1:])
         for head in range(0, spec.heads, group):
             heads, queries = slice(head, head + group), slice(0, spec.seq_q)
-            yield Piece(dense_spec, own, sequence, heads, queries, slice(0, length))
+            yield Piece(dense_spec, own, sequence, heads, queries, slice(0, length), queries)
 
 
 class _Dense:

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from attrs import evolve
 from golden.cases_elementwise import ELEMENTWISE, GATED
 
 import tilegen as tg
@@ -42,6 +43,7 @@ def wide_accesses(program):
         (ELEMENTWISE["strided"], (3, 1)),
         (ELEMENTWISE["unaligned"], (1, 1)),
         (ELEMENTWISE["gelu_and_mul_odd"], (0, 0)),
+        (tg.build(evolve(GATED, shape=(8192, 131072)), target="sm_90a"), (2, 1)),
         (tg.build(GATED | tg.Bias() | tg.Residual(), target="sm_90a"), (4, 1)),
     ],
 )
@@ -54,6 +56,24 @@ HUGE = {
     "tail": tg.Elementwise(shape=(2**32 + 9,), fn=lambda a: a * 2, dtype="bfloat16"),
     "rows": tg.SiluAndMul(rows=2**20, cols=4097, dtype="bfloat16"),
     "wide": tg.SiluAndMul(rows=5, cols=2**30, dtype="bfloat16"),
+}
+
+
+def packed(shape, count=2):
+    """Return the spec of a product of the first and the last part of a packed x."""
+    parts = {name: tg.Part("x", at, count=count) for name, at in (("a", 0), ("b", count - 1))}
+    return tg.Elementwise(shape=shape, fn=lambda a, b: a * b, dtype="bfloat16", operands=parts)
+
+
+# Packed rows whose first part ends within 2**31 elements, and whose last part does not.
+HUGE |= {
+    "packed": tg.SiluAndMul(rows=8192, cols=131072, dtype="bfloat16"),
+    "packed_odd": tg.SiluAndMul(rows=16385, cols=131071, dtype="bfloat16"),
+    "packed_far": tg.SiluAndMul(rows=16384, cols=131072, dtype="bfloat16"),
+    "packed_beyond": tg.SiluAndMul(rows=8192, cols=131080, dtype="bfloat16"),
+    "packed_below": tg.SiluAndMul(rows=8191, cols=131080, dtype="bfloat16"),
+    "packed_in_8": packed((64, 2048, 2048), count=8),
+    "packed_of_short_rows": packed((3, 8), count=2**20),
 }
 
 

@@ -196,6 +196,29 @@ def test_the_default_takes_the_widest_vectors_that_rows_allow(made, vector):
     assert tg.build(made, target="sm_90a", schedule="default").schedule.vector == vector
 
 
+@pytest.mark.parametrize(
+    ("rows", "cols", "extent"),
+    [
+        (8192, 131072, "T.int64(262144)"),
+        (8191, 131072, "262144"),  # 2**31 elements less a row
+        (8191, 131080, "T.int64(262160)"),  # less than 2**31, but the last CTA reaches past them
+        (1, 2**30 - 512, "2147482624"),  # one row: no rows to multiply by
+        (tg.dyn("m"), 131072, "262144"),  # a grid of any size is widened by TileLang itself
+    ],
+)
+def test_packed_rows_that_pass_32_bits_are_addressed_by_64(rows, cols, extent):
+    made = tg.SiluAndMul(rows=rows, cols=cols, dtype="bfloat16")
+    source = tg.build(made, target="sm_90a").source
+    assert f'x: T.Tensor(({rows}, {extent}), "bfloat16")' in source
+    assert ("# T.int64:" in source) == extent.startswith("T.int64")
+
+
+def test_packed_rows_with_strides_of_a_call_need_no_wider_extent():
+    made = tg.SiluAndMul(rows=8192, cols=131072, dtype="bfloat16")
+    strided = tg.build(made, target="sm_90a").with_access({"x": "strided"})
+    assert "T.int64" not in strided.source
+
+
 def test_cdna_has_no_fast_reciprocal():
     made = tg.SiluAndMul(rows=8, cols=16, dtype="float16")
     with pytest.raises(tg.LegalityError, match="fast_rcp"):

@@ -83,7 +83,10 @@ class ElementwiseGeometry(ElementwiseBlocks):
 
     def annotation(self, operand: Operand) -> tuple[str, ...]:
         """Return the arguments of a parameter's annotation: shape, strides if any, dtype."""
-        tuples = [self.shape_symbols(operand), self.strides(operand)]
+        shape = list(self.shape_symbols(operand))
+        if self.is_long(operand):
+            shape[1] = f"T.int64({shape[1]})"
+        tuples = [tuple(shape), self.strides(operand)]
         texts = [f"({', '.join(t)}{',' if len(t) == 1 else ''})" for t in tuples if t]
         return (*texts, f'"{operand.dtype}"')
 

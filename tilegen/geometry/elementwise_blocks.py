@@ -11,6 +11,7 @@ from tilegen.dims import Dyn, hint, size
 from tilegen.schedules.elementwise import ElementwiseSchedule
 from tilegen.specs.elementwise import Elementwise
 from tilegen.specs.operands import Operand
+from tilegen.specs.reads import Part
 from tilegen.targets import Target
 
 STREAMED = ("full", "mainloop")
@@ -136,6 +137,27 @@ class ElementwiseBlocks:
     def is_wide(self) -> bool:
         """Whether counting vectors takes 64 bits."""
         return self.size is None or self.size // self.schedule.vector + self.block > 2**31 - 1
+
+    def is_long(self, operand: Operand) -> bool:
+        """Whether offsets into a dense packed operand have to be told to take 64 bits.
+
+        TileLang 0.1.15 multiplies rows by elements of a row, where rows are those of the vectors
+        of all CTAs, and widens the product only where an offset passes 32 bits: in the first part
+        of the last row none may, where the product does. Of tensors that are not packed both do.
+        """
+        packed = {read.of for read in self.spec.reads if isinstance(read, Part)}
+        if not self.size or operand.name not in packed or self.access_of(operand.name) != "dense":
+            return False
+        shape = self._static
+        outer = next((axis for axis, extent in enumerate(shape) if extent != 1), 0)
+        covered = self.grid({})[0] * self.block * self.schedule.vector
+        rows = ceil(covered / prod(shape[outer + 1 :]))
+        return rows * prod(size(extent, {}) for extent in operand.shape[outer + 1 :]) > 2**31 - 1
+
+    @property
+    def has_long(self) -> bool:
+        """Whether offsets into some operand have to be told to."""
+        return any(map(self.is_long, self.params))
 
     def access_of(self, name: str) -> str:
         """Return ``dense``, ``strided`` or ``unaligned`` for an operand or output."""

@@ -11,7 +11,7 @@ from tilegen.families import FAMILIES
 from tilegen.fuzz.case import VALUES, Case, Layout
 from tilegen.fuzz.drawing import drawn, pairs, rounds
 from tilegen.fuzz.judging import judge
-from tilegen.fuzz.memory import operands
+from tilegen.fuzz.memory import operands, place
 from tilegen.fuzz.search import _LIMITS
 
 torch.set_num_threads(1)
@@ -81,3 +81,11 @@ def test_what_surrounds_labels_and_masks_is_watched(name):
 def test_programs_with_labels_and_masks_are_judged(program, name):
     case = Case(program=program, values="special", layouts={name: Layout("stepped", 1)}, seed=2)
     assert str(judge(case, on="cpu")) == "nothing found"
+
+
+def test_numbers_without_infinities_lie_among_nan():
+    """A cache of fp8 is drawn with what lies beyond it as any other operand is."""
+    placed = place(torch.zeros(3, 16).to(torch.float8_e4m3fn), Layout("padded"), float("inf"))
+    around = placed.tensor.as_strided((1,), (1,), placed.tensor.storage_offset() - 1)
+    assert around.float().isnan().all()
+    assert (placed.tensor.float() == 0).all()

@@ -297,6 +297,12 @@ def _one_hot(operands):
                      .view(tensor.shape) * 30)  # fmt: skip
 
 
+def _one_sees_nothing(operands):
+    q, k = operands["q"], operands["k"]
+    k.abs_()
+    q[0, q.shape[1] // 2] = -torch.inf  # all of its scores are -inf
+
+
 HARD = {
     "20 nats, early": far_above(20, 2),
     "20 nats, late": far_above(20, 69),
@@ -305,6 +311,7 @@ HARD = {
     "all strongly negative": _negative,
     "6e4": _large,
     "one-hot": _one_hot,
+    "all scores -inf": _one_sees_nothing,
 }
 
 

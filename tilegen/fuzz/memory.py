@@ -83,10 +83,13 @@ def operands(
 def place(tensor: torch.Tensor, layout: Layout, beyond: float) -> Placed:
     """Return a tensor of the same values that lies as ``layout`` says, with ``beyond`` around it.
 
-    Where elements share memory, so do their values. Around integers is the largest one.
+    Where elements share memory, so do their values. Around integers is the largest one, and NaN
+    around numbers without infinities.
     """
     if not tensor.is_floating_point():
         beyond = 1 if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max
+    elif tensor.dtype == torch.float8_e4m3fn:
+        beyond = torch.nan
     shape = tuple(tensor.shape)
     steps = strides(layout, shape, tensor.element_size())
     reach = _reach(shape, steps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from tilegen.dims import Dyn
 from tilegen.dtypes import DType
 from tilegen.geometry.attention_functions import tilelang_names
 from tilegen.geometry.attention_roles import AttentionRoles
@@ -143,20 +142,12 @@ class AttentionGeometry(AttentionRoles):
 
     @property
     def _running(self) -> tuple[str, ...]:
-        shift = ("shift",) if self.may_see_nothing or self.spec.sink else ()
-        return ("top", "base", *shift, "rescale")
+        return ("top", "base", "shift", "rescale")
 
     @property
     def weighed_rows(self) -> tuple[str, ...]:
         """What a consumer's running softmax keeps, as one argument."""
         return (*self._running, "sums")
-
-    @property
-    def may_see_nothing(self) -> bool:
-        """Whether a block may have no key with a score above -inf for some query."""
-        spec = self.spec
-        some = spec.mask is not None or spec.varlen or isinstance(spec.seq_kv, Dyn)
-        return some or bool(spec.scores)
 
     @property
     def value_part(self) -> int:

@@ -52,7 +52,6 @@ class DecodeMasked(DecodeNames):
     """Conditions on elements, and ranges of blocks."""
 
     masked = True  # the last block of a sequence may always have keys beyond its length
-    may_see_nothing = True
 
     @property
     def places(self) -> DecodePlaces:

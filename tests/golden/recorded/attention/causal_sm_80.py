@@ -87,7 +87,7 @@ def build():
                 for i in T.Parallel(BLOCK_M):
                     base[i] = top[i] * LOG2_SCALE
                 for i in T.Parallel(BLOCK_M):
-                    # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
+                    # A query of scores -inf alone has base -inf, and -inf - -inf would be NaN.
                     shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
                 for i in T.Parallel(BLOCK_M):
                     rescale[i] = T.exp2(rescale[i] - shift[i])

@@ -47,6 +47,7 @@ def build():
             acc = T.alloc_fragment((BLOCK_M, DIM_V), "float32")
             top = T.alloc_fragment((BLOCK_M,), "float32")
             base = T.alloc_fragment((BLOCK_M,), "float32")
+            shift = T.alloc_fragment((BLOCK_M,), "float32")
             rescale = T.alloc_fragment((BLOCK_M,), "float32")
             total = T.alloc_fragment((BLOCK_M,), "float32")
             part = T.alloc_fragment((BLOCK_M,), "float32")
@@ -75,9 +76,12 @@ def build():
                 for i in T.Parallel(BLOCK_M):
                     base[i] = top[i] * LOG2_SCALE
                 for i in T.Parallel(BLOCK_M):
-                    rescale[i] = T.exp2(rescale[i] - base[i])
+                    # A query of scores -inf alone has base -inf, and -inf - -inf would be NaN.
+                    shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+                for i in T.Parallel(BLOCK_M):
+                    rescale[i] = T.exp2(rescale[i] - shift[i])
                 for i, j in T.Parallel(BLOCK_M, BLOCK_N):
-                    scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - base[i])
+                    scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
                 T.reduce_sum(scores, part, dim=1)
                 for i in T.Parallel(BLOCK_M):
                     total[i] = total[i] * rescale[i] + part[i]

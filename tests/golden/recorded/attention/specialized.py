@@ -38,14 +38,16 @@ def build(sms=132):
 
     @T.macro
     def weigh(m0, n0, scores, rows):
-        top, base, rescale, sums = rows
+        top, base, shift, rescale, sums = rows
         T.copy(base, rescale)
         T.reduce_max(scores, top, dim=1, clear=False)
         for i in T.Parallel(ROWS):
             base[i] = top[i] * LOG2_SCALE
-            rescale[i] = T.exp2(rescale[i] - base[i])
+            # A query of scores -inf alone has base -inf, and -inf - -inf would be NaN.
+            shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+            rescale[i] = T.exp2(rescale[i] - shift[i])
         for i, j in T.Parallel(ROWS, BLOCK_N):
-            scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - base[i])
+            scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
         for i, j in T.Parallel(ROWS, 8):
             sums[i, j] *= rescale[i]
         T.reduce_sum(T.view(scores, (ROWS, BLOCK_N // 8, 8)), sums, dim=1, clear=False)
@@ -97,8 +99,8 @@ def build(sms=132):
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
         sums = T.alloc_fragment((ROWS, 8), "float32")
-        top, base, rescale, total = (T.alloc_fragment((ROWS,), "float32") for _ in range(4))
-        rows = (top, base, rescale, sums)
+        top, base, shift, rescale, total = (T.alloc_fragment((ROWS,), "float32") for _ in range(5))
+        rows = (top, base, shift, rescale, sums)
         # Consumers take turns with the tensor cores: one has them while the others weigh scores.
         if group == 1:
             T.named_barrier_arrive(8, 256)

@@ -52,7 +52,7 @@ def build(sms=132):
         T.reduce_max(scores, top, dim=1, clear=False)
         for i in T.Parallel(ROWS):
             base[i] = top[i] * LOG2_SCALE
-            # A query that has seen no key has base -inf, and -inf - -inf would be NaN.
+            # A query of scores -inf alone has base -inf, and -inf - -inf would be NaN.
             shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
             rescale[i] = T.exp2(rescale[i] - shift[i])
         for i, j in T.Parallel(ROWS, BLOCK_N):

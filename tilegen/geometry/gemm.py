@@ -74,6 +74,16 @@ class GemmGeometry(GemmTiles):
         shapes = {"row_vector": ("N",), "column_vector": (m,), "tile": (m, "N"), "scalar": ("1",)}
         return shapes[operand.kind]
 
+    def extents(self, operand: Operand) -> tuple[str, ...]:
+        """Return the shape that a parameter's type states.
+
+        TileLang 0.1.15 multiplies the rows of a block by the elements of a row in 32 bits, where
+        no extent is told to take more.
+        """
+        shape, s = self.shape_symbols(operand), self.schedule
+        long = max(s.block_m, s.block_n, s.block_k) * max(self.spec.n, self.spec.k) >= 2**31
+        return (shape[0], f"T.int64({shape[1]})") if long and len(shape) == 2 else shape
+
     def element_type(self, operand: Operand) -> str:
         """Return the element type of a parameter as the emitted file names it."""
         return self.mainloop_dtype if operand.kind == "mainloop" else operand.dtype.value

@@ -58,8 +58,15 @@ class RowwiseNames(RowwiseFragments):
         return tuple(text.format(rows=self.rows_symbol) for text in _SHAPES[operand.kind])
 
     def annotation(self, operand: Operand) -> tuple[str, ...]:
-        """Return the arguments of a parameter's type: shape, strides if any, element type."""
-        tuples = [self.shape_symbols(operand)]
+        """Return the arguments of a parameter's type: shape, strides if any, element type.
+
+        Down columns, TileLang 0.1.15 multiplies the rows of a step by the elements of a row in 32
+        bits, where no extent is told to take more.
+        """
+        shape = self.shape_symbols(operand)
+        if self.by_columns and len(shape) == 2 and self.schedule.threads * self.spec.cols >= 2**31:
+            shape = (shape[0], f"T.int64({shape[1]})")
+        tuples = [shape]
         if strides := self.strides(operand):
             tuples.append(strides)
         texts = (f"({', '.join(names)}{',' if len(names) == 1 else ''})" for names in tuples)

@@ -359,6 +359,18 @@ def test_outputs_off_their_boundaries(rows):
         assert torch.equal(out, plain)
 
 
+def test_an_infinite_element_leaves_the_others_of_its_row():
+    """Found by the fuzzer: the truth was NaN there, where torch's own kernel of the norm is."""
+    spec = tg.RmsNorm(rows=4, cols=31, eps=1e-5, dtype="float16", epilogue=(tg.Residual(),))
+    given = operands_of(spec)
+    given["input"][3, 5], given["residual"][3, 24] = torch.inf, -torch.inf
+    kernel = tg.build(spec).compile()
+    assert tg.verify(kernel, operands=given).ok
+    out = kernel(**given)
+    assert out[3, 5].isnan()
+    assert out[3, 24] == -torch.inf
+
+
 def test_a_residual_may_be_updated_in_place():
     operands, kernel = operands_of(UPDATED), kernel_of(UPDATED)
     plain = kernel(**operands)

@@ -84,11 +84,12 @@ def _norm(
         return {"x": x, **found}
     if isinstance(spec, LayerNorm):
         return {"x": functional.layer_norm(x, shape, *vectors[:2], eps=spec.eps), **found}
-    weight = vectors[0] + spec.weight_offset if vectors else None
+    # Written out, so that a row with an infinite element is the same on every device.
+    normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + spec.eps)
     if spec.cast == "before_weight":
-        normed = _rounded(functional.rms_norm(x, shape, None, spec.eps), spec.dtype)
-        return {"x": normed if weight is None else normed * weight, **found}
-    return {"x": functional.rms_norm(x, shape, weight, spec.eps), **found}
+        normed = _rounded(normed, spec.dtype)
+    weight = vectors[0] + spec.weight_offset if vectors else 1.0
+    return {"x": normed * weight, **found}
 
 
 def _reduced(spec: Reduce, x: torch.Tensor) -> torch.Tensor:

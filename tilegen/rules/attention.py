@@ -9,16 +9,18 @@ from tilegen.dims import Dyn, hint
 from tilegen.expr_print import calls_long_function
 from tilegen.geometry.attention import AttentionGeometry
 from tilegen.geometry.attention_blocks import GROUP_THREADS, REGISTERS, ROWS
+from tilegen.geometry.attention_roles import MAX_GROUPS
 from tilegen.geometry.limits import BARRIER_BYTES, MAX_GRID_X, MAX_GRID_Y
 from tilegen.rules.ctas import boxes, tensor_cores, too_many_threads
 from tilegen.rules.rule import Rule, Violation
+from tilegen.specs.block_map import follows_from_sizes
 
 MAX_PLACE = 2**24
 # Registers of a thread beside its parts of scores, weights and output.
 _CONSUMER, _ALONE, _FUNCTION = 48, 72, 40
 _SPECIALIZED = 32  # of a consumer that is written as such: no copies, no predicates
 _ATTEMPTS = 52  # of a chain, be it a long function, for two attempts at a tile
-_TWICE = {2: 24, 3: 8}  # of two attempts by so many consumers
+_TWICE = {2: 24, 3: 8}  # of two attempts by so many consumers; three with a plain mask need none
 _AHEAD = 80  # of copies two steps and more ahead by the threads that multiply
 _SETMAXNREG = {1: 240, 2: 240}
 
@@ -173,9 +175,18 @@ def register_estimate(g: AttentionGeometry) -> int:
     elif s.num_stages > 1 and not g.warp_specialized:
         base += _AHEAD
     if g.specialized and g.cleans:
-        return held + base + (_ATTEMPTS if g.score_steps else _TWICE.get(len(g.groups), 0))
+        return held + base + _second_attempt(g)
     long = any(calls_long_function(step.value) for step in g.score_steps)
     return held + base + (_FUNCTION if long else 0)
+
+
+def _second_attempt(g: AttentionGeometry) -> int:
+    """Return how many registers two attempts at a tile take beside one."""
+    if g.score_steps:
+        return _ATTEMPTS
+    count, mask = len(g.groups), g.spec.mask
+    plain = mask is not None and follows_from_sizes(mask) and not g.spec.dynamic
+    return 0 if count == MAX_GROUPS and plain else _TWICE.get(count, 0)
 
 
 def _registers(g: AttentionGeometry) -> Iterator[Violation]:

@@ -68,6 +68,7 @@ VALUES: dict[str, tuple[object, ...]] = {
     "block_n": (*OPTIONS["block_n"], 112, 272),
     "block_m": (*OPTIONS["block_m"], 48, 320),
 }
+_LONG = 8192  # queries from which a third consumer is worth more than what a mask leaves of tiles
 # (block_m, threads, widths of block_n from the widest) in order of preference.
 _TILES = {
     True: ((128, 256, (128, 96, 80, 64, 48, 32)), (64, 128, (128, 96, 80, 64, 48, 32, 16))),
@@ -95,12 +96,14 @@ def _roles_win(spec: Attention, target: Target) -> bool:
 
 
 def _specialized(spec: Attention) -> Iterator[AttentionSchedule]:
-    """Yield ``warp_specialized`` schedules: three consumers where heads are narrow and all is seen.
+    """Yield ``warp_specialized`` schedules: three consumers for narrow heads that see much.
 
-    A mask cuts tiles of 192 queries in larger parts than it cuts those of 128.
+    A mask cuts tiles of 192 queries in larger parts than it cuts those of 128, which costs more
+    than a third consumer brings unless sequences are long.
     """
     narrow = max(spec.head_dim, spec.head_dim_v) <= 64
-    groups = (3, 2) if narrow and spec.mask is None else (2, 3)
+    many = spec.mask is None or (isinstance(spec.seq_q, int) and spec.seq_q >= _LONG)
+    groups = (3, 2) if narrow and many else (2, 3)
     for count, block_n in product(groups, (128, 112, 96, 80, 64, 48, 32, 16)):
         yield AttentionSchedule(
             block_m=64 * count,

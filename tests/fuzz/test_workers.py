@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -20,6 +21,7 @@ from tilegen.fuzz import Case, Layout, fuzz, replay
 from tilegen.fuzz.case import Finding, Outcome, finding
 from tilegen.fuzz.search import Search, saved
 from tilegen.fuzz.workers import Workers
+from tilegen.targets import target
 
 GEMM = [FAMILIES["gemm"]]
 PLAIN = tg.build(tg.Gemm(m=5, n=40, k=24, dtype="float16"), target="sm_90a", schedule="default")
@@ -213,3 +215,25 @@ def test_hundreds_of_cases_of_rows_a_minute_are_judged_once_they_are_traced():
         assert [str(Inline().submit(case).result()) for case in cases] == ["nothing found"] * 12
         rate = len(cases) / (time.process_time() - start) * 60
     assert rate > 150
+
+
+class Slow:
+    """A runner of one case at a time, each of which takes a while."""
+
+    on, width = "cpu", 4
+
+    def __init__(self):
+        self.pool = ThreadPoolExecutor(1)
+
+    def submit(self, case):
+        return self.pool.submit(self.judge)
+
+    def judge(self):
+        time.sleep(0.4)
+        return Outcome()
+
+
+def test_cases_that_wait_when_the_budget_is_spent_are_dropped():
+    report = Search([FAMILIES["elementwise"]], None, target("sm_90a"), Slow(), 0).run(4)
+    assert 0 < report.cases
+    assert report.seconds < 4 + 2  # 16 would wait

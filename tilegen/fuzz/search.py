@@ -96,6 +96,8 @@ class Search:
                 case = next(cases)
                 if case.program not in failed:
                     running[self._runner.submit(case)] = case
+            if time.monotonic() >= until:  # those that wait are not begun
+                running = {future: case for future, case in running.items() if not future.cancel()}
             if not running:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)

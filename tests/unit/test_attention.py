@@ -334,3 +334,20 @@ def test_an_explicit_producer_is_the_default_where_it_serves_and_has_work(varian
     target = fields.get("target", "sm_90a")
     fields = {name: value for name, value in fields.items() if name != "target"}
     assert tg.build(attention(**fields), target=target).schedule.variant == variant
+
+
+@pytest.mark.parametrize(
+    ("tile", "fields"),
+    [
+        ((128, 128), {"seq_q": 4096, "seq_kv": 4096}),
+        ((192, 128), {"seq_q": 8192, "seq_kv": 8192}),
+        ((192, 128), {"seq_q": 4096, "seq_kv": 4096, "mask": None}),
+        ((128, 128), {"seq_q": tg.dyn("s", hint=8192), "seq_kv": tg.dyn("s", hint=8192)}),
+        ((128, 128), {"seq_q": 8192, "seq_kv": 8192, "mask": tg.MaskTensor()}),
+        ((128, 128), {"seq_q": 8192, "seq_kv": 8192, "scores": (tg.Alibi(),)}),
+    ],
+)
+def test_a_third_consumer_is_for_narrow_heads_that_see_much(tile, fields):
+    spec = attention(**{"mask": tg.Causal(), "head_dim": 64, **fields})
+    schedule = tg.build(spec, target="sm_90a").schedule
+    assert (schedule.block_m, schedule.block_n) == tile

@@ -13,6 +13,7 @@ from tilegen.dims import Dyn, hint
 from tilegen.schedules.fields import UNSET, Unset, one_of, positive
 from tilegen.schedules.fields import describe as _describe
 from tilegen.specs.attention import Attention
+from tilegen.specs.block_map import follows_from_sizes
 from tilegen.targets import Target
 
 Order = Literal["heads", "queries"]
@@ -99,10 +100,16 @@ def _specialized(spec: Attention) -> Iterator[AttentionSchedule]:
     """Yield ``warp_specialized`` schedules: three consumers for narrow heads that see much.
 
     A mask cuts tiles of 192 queries in larger parts than it cuts those of 128, which costs more
-    than a third consumer brings unless sequences are long.
+    than a third consumer brings unless sequences are long, and the mask and the scores so plain
+    that its steps stay as wide.
     """
     narrow = max(spec.head_dim, spec.head_dim_v) <= 64
-    many = spec.mask is None or (isinstance(spec.seq_q, int) and spec.seq_q >= _LONG)
+    many = spec.mask is None or (
+        isinstance(spec.seq_q, int)
+        and spec.seq_q >= _LONG
+        and not spec.scores
+        and follows_from_sizes(spec.mask)
+    )
     groups = (3, 2) if narrow and many else (2, 3)
     for count, block_n in product(groups, (128, 112, 96, 80, 64, 48, 32, 16)):
         yield AttentionSchedule(

@@ -6,6 +6,14 @@ import tilegen as tg
 from tilegen.comparison import examine
 
 
+def imported(path):
+    """Return the module of a file that no other import finds."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def faults(program, source, folder, operands, level="tile", **options):
     """Return what is wrong with a file of a program: of the runs, then of their values.
 
@@ -13,9 +21,7 @@ def faults(program, source, folder, operands, level="tile", **options):
     """
     path = folder / "emitted.py"
     path.write_text(source)
-    spec = importlib.util.spec_from_file_location("emitted", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = imported(path)
     found = []
 
     def compute(operands, outputs):

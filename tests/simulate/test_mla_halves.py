@@ -1,10 +1,9 @@
 """MLA decode of two warpgroups with half of the latent elements each: values, order, faults."""
 
-import importlib.util
-
 import pytest
 import torch
 from simulate.caches import SPIKES, operands, spiked
+from simulate.emitted import imported
 
 import tilegen as tg
 from tilegen.simulate import simulate
@@ -210,10 +209,7 @@ def test_a_planted_fault_is_found(variant, name, fault, tmp_path):
     assert program.source.count(old) == count
     path = tmp_path / "edited.py"
     path.write_text(program.source.replace(old, new))
-    spec = importlib.util.spec_from_file_location("edited", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found = found_in(program, module.build())
+    found = found_in(program, imported(path).build())
     assert found & kinds, found
 
 

@@ -7,7 +7,6 @@ than it needs (`wait_wgmma(0)` for 1, a slot freed a step later), computes the s
 harmless), orders tiles alike where there is one column of them, or shifts all scores of a softmax.
 """
 
-import importlib.util
 import inspect
 import random
 from collections import Counter
@@ -17,6 +16,7 @@ import simulate.warp_specialized as ws
 import torch
 from attrs import evolve
 from golden.cases import GEMM
+from simulate.emitted import imported
 from simulate.mutants import mutants
 from simulate.test_golden_programs import shrunk
 from simulate.test_kernels import drawn
@@ -128,11 +128,8 @@ WRITTEN = (
 def built(case, source, path):
     """Return the function that a source builds, or None if TileLang refuses it."""
     path.write_text(source)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-        return case.made(module)
+        return case.made(imported(path))
     except Exception:
         return None
 

@@ -1,6 +1,5 @@
 """A fault in each kernel that is written by hand is named by kind, buffer and line."""
 
-import importlib.util
 import inspect
 from types import FunctionType
 from typing import get_args
@@ -14,6 +13,7 @@ import simulate.products as products
 import simulate.rows as rows
 import simulate.scans as scans
 import torch
+from simulate.emitted import imported
 from simulate.faults import FAULTS
 
 from tilegen.simulate import prepare, simulate
@@ -33,10 +33,7 @@ def edited(fault, path):
     at = fault.at or fault.new
     assert changed.count(at) == 1, f"{at!r} stands {changed.count(at)} times"
     line = source[:start].count("\n") + changed[: changed.index(at)].count("\n") + 1
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, fault.build.__name__), line
+    return getattr(imported(path), fault.build.__name__), line
 
 
 def drawn(parameter, given, generator):

@@ -1,10 +1,10 @@
 """Verification without a GPU: the tile program is simulated and judged as a kernel is."""
 
-import importlib.util
 import sys
 
 import pytest
 import torch
+from simulate.emitted import imported
 
 import tilegen as tg
 from tilegen.errors import OperandError, SimulationError, VerificationError
@@ -22,10 +22,7 @@ def emitted(monkeypatch, tmp_path):
         assert PROGRAM.source.count(old) == 1
         path = tmp_path / "changed.py"
         path.write_text(PROGRAM.source.replace(old, new))
-        spec = importlib.util.spec_from_file_location("changed", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        function = module.build()
+        function = imported(path).build()
         monkeypatch.setattr(sys.modules["tilegen.simulate"], "traced", lambda _: function)
 
     return change

@@ -10,6 +10,7 @@ from tilegen.expr import Expr, variables
 from tilegen.expr_print import functions, to_torch
 from tilegen.geometry.elementwise_blocks import STREAMED, ElementwiseBlocks
 from tilegen.geometry.elementwise_places import Places
+from tilegen.geometry.parameters import in_64_bits
 from tilegen.segments import Segment, segments
 from tilegen.specs.operands import Operand
 from tilegen.specs.reads import Input, Part, tile_name
@@ -83,10 +84,9 @@ class ElementwiseGeometry(ElementwiseBlocks):
 
     def annotation(self, operand: Operand) -> tuple[str, ...]:
         """Return the arguments of a parameter's annotation: shape, strides if any, dtype."""
-        shape = list(self.shape_symbols(operand))
-        if self.is_long(operand):
-            shape[1] = f"T.int64({shape[1]})"
-        tuples = [tuple(shape), self.strides(operand)]
+        shape = self.shape_symbols(operand)
+        shape = in_64_bits(shape) if self.is_long(operand) else shape
+        tuples = [shape, self.strides(operand)]
         texts = [f"({', '.join(t)}{',' if len(t) == 1 else ''})" for t in tuples if t]
         return (*texts, f'"{operand.dtype}"')
 

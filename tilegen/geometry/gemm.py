@@ -8,6 +8,7 @@ from tilegen.dims import Dyn
 from tilegen.dtypes import DType
 from tilegen.expr_print import to_torch
 from tilegen.geometry.gemm_tiles import GemmTiles
+from tilegen.geometry.parameters import in_64_bits
 from tilegen.geometry.roles import Roles
 from tilegen.geometry.row_statistics import RowStatistics
 from tilegen.specs.operands import Operand
@@ -75,14 +76,10 @@ class GemmGeometry(GemmTiles):
         return shapes[operand.kind]
 
     def extents(self, operand: Operand) -> tuple[str, ...]:
-        """Return the shape that a parameter's type states.
-
-        TileLang 0.1.15 multiplies the rows of a block by the elements of a row in 32 bits, where
-        no extent is told to take more.
-        """
+        """Return the shape that a parameter's type states."""
         shape, s = self.shape_symbols(operand), self.schedule
         long = max(s.block_m, s.block_n, s.block_k) * max(self.spec.n, self.spec.k) >= 2**31
-        return (shape[0], f"T.int64({shape[1]})") if long and len(shape) == 2 else shape
+        return in_64_bits(shape) if long and len(shape) == 2 else shape
 
     def element_type(self, operand: Operand) -> str:
         """Return the element type of a parameter as the emitted file names it."""

@@ -1,4 +1,4 @@
-"""Parameters of the emitted function, as attention and both kinds of decode spell them."""
+"""Types of parameters of emitted functions, most of it for attention and both kinds of decode."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from tilegen.targets import Target
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
+
+
+def in_64_bits(shape: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the shape of a tensor whose rows times elements of a row pass 32 bits.
+
+    TileLang 0.1.15 multiplies them in 32 bits, where no extent is told to take more.
+    """
+    return (shape[0], f"T.int64({shape[1]})", *shape[2:])
 
 
 @frozen

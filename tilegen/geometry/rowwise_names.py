@@ -8,6 +8,7 @@ from attrs import frozen
 
 from tilegen.dims import Dyn
 from tilegen.dtypes import DType
+from tilegen.geometry.parameters import in_64_bits
 from tilegen.geometry.rowwise_fragments import RowwiseFragments
 from tilegen.specs.cross_entropy import CrossEntropy
 from tilegen.specs.norms import LayerNorm, RmsNorm
@@ -58,14 +59,10 @@ class RowwiseNames(RowwiseFragments):
         return tuple(text.format(rows=self.rows_symbol) for text in _SHAPES[operand.kind])
 
     def annotation(self, operand: Operand) -> tuple[str, ...]:
-        """Return the arguments of a parameter's type: shape, strides if any, element type.
-
-        Down columns, TileLang 0.1.15 multiplies the rows of a step by the elements of a row in 32
-        bits, where no extent is told to take more.
-        """
+        """Return the arguments of a parameter's type: shape, strides if any, element type."""
         shape = self.shape_symbols(operand)
         if self.by_columns and len(shape) == 2 and self.schedule.threads * self.spec.cols >= 2**31:
-            shape = (shape[0], f"T.int64({shape[1]})")
+            shape = in_64_bits(shape)
         tuples = [shape]
         if strides := self.strides(operand):
             tuples.append(strides)

@@ -69,6 +69,7 @@ VALUES: dict[str, tuple[object, ...]] = {
     "block_n": (*OPTIONS["block_n"], 112, 272),
     "block_m": (*OPTIONS["block_m"], 48, 320),
 }
+_FEW = 64  # queries that do not fill the tiles of an explicit producer
 _LONG = 8192  # queries from which a third consumer is worth more than what a mask leaves of tiles
 # (block_m, threads, widths of block_n from the widest) in order of preference.
 _TILES = {
@@ -82,18 +83,13 @@ def candidates(
 ) -> Iterator[AttentionSchedule]:
     """Yield different complete schedules in order of preference; not all need be legal."""
     seen = set()
-    specialized = variant == "warp_specialized" or (variant is UNSET and _roles_win(spec, target))
-    first = _specialized(spec) if specialized else ()
+    preferred = "warp_specialized" if hint(spec.seq_q) > _FEW else "pipelined"
+    chosen = preferred if variant is UNSET else variant
+    first = _specialized(spec) if chosen == "warp_specialized" else ()
     for schedule in chain(first, _ranked(spec, target)):
         if schedule not in seen:
             seen.add(schedule)
             yield schedule
-
-
-def _roles_win(spec: Attention, target: Target) -> bool:
-    """Return whether an explicit producer is the default: where it serves, and fills its tiles."""
-    served = target.wgmma and not spec.varlen and spec.block_map is None and spec.seq_kv != 0
-    return served and hint(spec.seq_q) > 64
 
 
 def _specialized(spec: Attention) -> Iterator[AttentionSchedule]:

@@ -11,8 +11,8 @@ On a GPU, from the project's root, the tables of docs/performance.md are made by
     tilegen bench tests/gpu/suite.py:reads --against sum,eager,compile --markdown
     tilegen bench tests/gpu/suite.py:latency --against copy,eager,compile,liger --markdown
 
-    tilegen bench tests/gpu/suite.py:attentions --against cudnn,default --markdown
-    tilegen bench tests/gpu/suite.py:grouped --against cudnn,default --markdown
+    tilegen bench tests/gpu/suite.py:attentions --against cudnn,fa3 --markdown
+    tilegen bench tests/gpu/suite.py:grouped --against cudnn,fa3 --markdown
     tilegen bench tests/gpu/suite.py:masked --against flex --markdown
 
     tilegen bench tests/gpu/suite.py:caches --against sdpa,eager --markdown

@@ -132,22 +132,22 @@ class AttentionGeometry(AttentionRoles):
 
     @property
     def row_fragments(self) -> tuple[str, ...]:
-        """Fragments with one element a query."""
+        """Fragments of the pipelined form with one element a query."""
         if not self.has_keys:
             if self.spec.sink:
                 return ("base", "total", "shift", "rescale", "part", "share")
             return ("base", "total", "share") if self.spec.return_lse else ("total", "share")
-        part = ("part",) if self.spec.sink or not self.specialized else ()
-        return (*self._running, "total", *part, "share")
+        return (*self.running, "total", "part", "share")
 
     @property
-    def _running(self) -> tuple[str, ...]:
+    def running(self) -> tuple[str, ...]:
+        """Fragments of the running softmax with one element a query."""
         return ("top", "base", "shift", "rescale")
 
     @property
     def weighed_rows(self) -> tuple[str, ...]:
         """What a consumer's running softmax keeps, as one argument."""
-        return (*self._running, "sums")
+        return (*self.running, "sums")
 
     @property
     def value_part(self) -> int:

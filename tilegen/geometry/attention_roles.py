@@ -141,8 +141,12 @@ class AttentionRoles(AttentionMasked):
 
     @property
     def weigh_takes(self) -> tuple[str, ...]:
-        """Parameters, and arguments, of what makes weights of scores."""
+        """Parameters of what makes weights of scores."""
         names = self.read_names
         read = [o.name for o in self.spec.operands if o.name in names or o.name in self.captured]
         own = ("b", "h", *read) if self.spec.scores else ()
         return tuple(dict.fromkeys(("m0", "n0", "scores", "rows", *own, *self.sees_takes)))
+
+    def weigh_at(self, first: str) -> tuple[str, ...]:
+        """Return its arguments for the block whose first key is given."""
+        return tuple(first if name == "n0" else name for name in self.weigh_takes)

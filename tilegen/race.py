@@ -16,7 +16,7 @@ from attrs import field, frozen
 from tilegen.comparison import compare, guarded
 from tilegen.families import family_of
 from tilegen.operands import shape_of, torch_dtype
-from tilegen.timing import Call, Stopwatch, Timing, alternate
+from tilegen.timing import Captured, Stopwatch, Timing, alternate
 
 Tensors = Mapping[str, torch.Tensor]
 Bind = Callable[[Tensors, Tensors], Callable[[], Tensors]]
@@ -119,7 +119,7 @@ class Arena:
     def __init__(self, operands: Tensors, sizes: Mapping[str, int], watch: Stopwatch) -> None:
         self._operands, self._sizes, self._watch = operands, sizes, watch
         self._truths: dict[Any, Truth] = {}
-        self._graphs: dict[tuple[Contender, int], Call | str] = {}
+        self._graphs: dict[tuple[Contender, int], Captured | str] = {}
         self._sets: list[dict[str, torch.Tensor]] = []
         self._made: dict[Contender, Tensors] = {}
 
@@ -137,7 +137,7 @@ class Arena:
             return Race(finishes={name: Finish(timing=t) for name, t in timings.items()})
         copies = _copies(contenders, self._sizes)
         graphs = {c.name: self._graph(c, copies) for c in contenders}
-        replays = {name: graph for name, graph in graphs.items() if not isinstance(graph, str)}
+        replays = {name: g.replay for name, g in graphs.items() if not isinstance(g, str)}
         timings = alternate(self._watch, replays, rounds) if replays else {}
         finishes = {
             name: Finish(refused=graph)
@@ -180,8 +180,8 @@ class Arena:
     def _blank(self, spec: Any) -> dict[str, torch.Tensor]:
         return blank(spec, self._sizes, self._operands)
 
-    def _graph(self, contender: Contender, copies: int) -> Call | str:
-        """Return what replays a graph of a contender on inputs in turn, or why there is none."""
+    def _graph(self, contender: Contender, copies: int) -> Captured | str:
+        """Return a graph of a contender on inputs in turn, or why there is none."""
         key = (contender, copies)
         if key not in self._graphs:
             while len(self._sets) < copies:
@@ -189,7 +189,7 @@ class Arena:
             self._graphs[key] = self._captured(contender, copies)
         return self._graphs[key]
 
-    def _captured(self, contender: Contender, copies: int) -> Call | str:
+    def _captured(self, contender: Contender, copies: int) -> Captured | str:
         spec = contender.spec
         inputs = [contender.operands(operands) for operands in self._sets[:copies]]
         calls = [contender.bind(operands, self._blank(spec)) for operands in inputs]
@@ -204,7 +204,7 @@ class Arena:
         expected = self._truth(contender)
         wrong = (_strayed(spec, outputs, expected) for outputs in captured.results)
         found = next(filter(None, wrong), "")
-        return f"a replay of its CUDA graph is wrong: {found}" if found else captured.replay
+        return f"a replay of its CUDA graph is wrong: {found}" if found else captured
 
 
 def race(

@@ -68,10 +68,14 @@ def deciles(values: Sequence[float]) -> tuple[float, float]:
 
 @frozen(eq=False)
 class Captured:
-    """A graph of calls: what replays it, and what each call returned, which a replay writes."""
+    """A graph of calls: what replays it, and what each call returned, which a replay writes.
+
+    The calls are kept for what they hold: a graph knows its tensors by their addresses alone.
+    """
 
     replay: Call
     results: list[Any]
+    calls: Sequence[Call]
 
 
 class Stopwatch(Protocol):
@@ -122,7 +126,7 @@ class GpuStopwatch:
             warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
             with torch.cuda.graph(graph):
                 results = [call() for call in calls]
-        return Captured(graph.replay, results)
+        return Captured(graph.replay, results, calls)
 
 
 def alternate(

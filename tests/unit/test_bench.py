@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from itertools import count
 from typing import ClassVar
 
@@ -15,7 +17,7 @@ from torch.nn import functional as F
 import tilegen as tg
 from tilegen.bench import bench, contest
 from tilegen.peers.gemm import PEERS, eager
-from tilegen.race import Contender, blank, fault, race, truth
+from tilegen.race import Arena, Contender, blank, fault, race, truth
 from tilegen.reference import inputs
 from tilegen.scoreboard import Conditions, faster, markdown, suite_table
 from tilegen.timing import Captured, Timing, alternate
@@ -77,7 +79,7 @@ class Graphs(Watch):
                 for name, value in call().items():
                     outputs[name].copy_(value)
 
-        return Captured(replay, results)
+        return Captured(replay, results, calls)
 
 
 @pytest.fixture(autouse=True)
@@ -181,10 +183,34 @@ def test_inputs_in_turn_are_more_than_l2_holds():
     assert found.calls * SPEC.bytes({}) >= 1e6 > (found.calls - 1) * SPEC.bytes({})
 
 
+def test_what_a_graph_reads_and_writes_lives_as_long_as_it():
+    """A graph has addresses alone: freed memory would be that of others, or of nobody."""
+
+    class Addresses(Graphs):
+        def capture(self, calls):
+            results = [call() for call in calls]
+            return Captured(lambda: [it["out"].copy_(right) for it in results], results, calls)
+
+    own = []
+
+    def bind(operands, outputs):
+        scratch = right.clone()
+        own.append(weakref.ref(scratch))
+        return lambda: {"out": scratch.clone()}
+
+    given = inputs(SPEC, {}, torch.Generator().manual_seed(0))
+    right = truth(SPEC, given).expected["out"].to(torch.bfloat16)
+    arena = Arena(given, {}, Addresses(12.5))
+    contender = Contender(name="peer", spec=SPEC, bind=bind)
+    assert arena.time([contender], 3).calls == len(own) - 1
+    gc.collect()
+    assert all(made() is not None for made in own[1:])
+
+
 def test_an_empty_graph_is_no_time():
     class Empty(Graphs):
         def capture(self, calls):
-            return Captured(lambda: None, super().capture(calls).results)
+            return Captured(lambda: None, super().capture(calls).results, calls)
 
     found = run(against=("eager",), watch=Empty(12.5))
     for row in (found.subject, found.row("eager")):

@@ -73,7 +73,7 @@ class _Watch:
                 call()
 
         replay.us = sum(call.us for call in calls)  # pyright: ignore[reportFunctionMemberAccess]
-        return Captured(replay, [call() for call in calls])
+        return Captured(replay, [call() for call in calls], calls)
 
 
 class FakeLab(Lab):

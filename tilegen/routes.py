@@ -247,6 +247,5 @@ def passed(tensor: torch.Tensor, placement: Placement) -> torch.Tensor:
 
 def in_place(tensor: torch.Tensor, placement: Placement) -> torch.Tensor:
     """Return a tensor, or a view of the same elements whose strides the binary takes."""
-    if placement.access == "dense" or tensor.shape[-1] != 1 or tensor.stride(-1) == 1:
-        return tensor
-    return unit_inner(tensor)
+    counts = tensor.shape[-1] > 1 and tensor.numel() > 0  # whether its innermost stride does
+    return tensor if placement.access == "dense" or counts else unit_inner(tensor)

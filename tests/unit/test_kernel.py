@@ -6,9 +6,10 @@ from stand_ins import CudaTensor, cuda, honest
 
 import tilegen as tg
 from tilegen.kernel import Kernel
-from tilegen.operands import shape_of, signature, torch_dtype
+from tilegen.operands import place, shape_of, signature, torch_dtype
 from tilegen.overlap import disjoint, overlaps_itself
 from tilegen.reference import reference
+from tilegen.routes import passed
 
 M, N, K = 24, 40, 48
 BASE = tg.Gemm(m=M, n=N, k=K, dtype="bfloat16")
@@ -350,6 +351,18 @@ def test_k_of_zero_is_launched_without_a_and_b(machine):
     assert list(machine.launches[0]) == ["bias", "out"]
 
 
+def test_what_became_empty_reaches_the_kernel_with_the_strides_it_is_built_for():
+    keys = tg.dyn("keys")
+    spec = tg.Attention(
+        batch=1, heads=2, kv_heads=2, seq_q=8, seq_kv=keys, head_dim=64, dtype="bfloat16"
+    )
+    nothing = random(1, 0, 2, 64).as_strided((1, 0, 2, 64), (64, 64, 64, 2))
+    for operand in spec.operands[1:]:
+        placement = place(operand, nothing, is_output=False)
+        assert placement.access == "unaligned"
+        assert passed(nothing, placement).stride(-1) == 1
+
+
 # --- strides and addresses --------------------------------------------------------------------
 
 
@@ -422,8 +435,8 @@ def test_strides_choose_the_binary_and_keep_the_values(machine, name, change, ac
     assert len(machine.launches) == 1
     for _ in range(2):
         assert_right(FULL, operands, kernel(**operands).out)
-    passed = machine.launches[-1][name]
-    assert (passed.data_ptr() == operands[name].data_ptr()) == (not copied)
+    read = machine.launches[-1][name]
+    assert (read.data_ptr() == operands[name].data_ptr()) == (not copied)
     assert machine.accesses == [()] + ([((name, access),)] if access != "dense" else [])
 
 

@@ -142,12 +142,12 @@ class AttentionGeometry(AttentionRoles):
     @property
     def running(self) -> tuple[str, ...]:
         """Fragments of the running softmax with one element a query."""
-        return ("top", "base", "shift", "rescale")
+        return ("top", "base", "shift", "rescale", "rate")
 
     @property
     def weighed_rows(self) -> tuple[str, ...]:
-        """What a consumer's running softmax keeps, as one argument."""
-        return (*self.running, "sums")
+        """Fragments of a consumer with one element a query, as one argument."""
+        return (*self.running, "total")
 
     @property
     def value_part(self) -> int:
@@ -187,8 +187,3 @@ class AttentionGeometry(AttentionRoles):
     def modifies(self) -> bool:
         """Whether anything is done to products before their softmax."""
         return self.scales_first or self.masked
-
-    @property
-    def log2_scale(self) -> str:
-        """The factor that makes scores exponents of two."""
-        return "LOG2_E" if self.scales_first else "LOG2_SCALE"

@@ -13,7 +13,7 @@ from tilegen.expr import Expr
 from tilegen.geometry import warps
 from tilegen.geometry.attention_masks import Places, Span, seen_span
 from tilegen.geometry.limits import BARRIER_BYTES
-from tilegen.geometry.parameters import Parameters
+from tilegen.geometry.running_softmax import RunningSoftmax
 from tilegen.schedules.attention import AttentionSchedule
 from tilegen.segments import Step
 from tilegen.specs.attention import Attention
@@ -36,7 +36,7 @@ def padded(width: int) -> int:
 
 
 @frozen
-class AttentionBlocks(Parameters):
+class AttentionBlocks(RunningSoftmax):
     """What follows from spec, schedule, target and operand access, whether legal or not."""
 
     spec: Attention

@@ -145,7 +145,7 @@ class AttentionRoles(AttentionMasked):
         names = self.read_names
         read = [o.name for o in self.spec.operands if o.name in names or o.name in self.captured]
         own = ("b", "h", *read) if self.spec.scores else ()
-        return tuple(dict.fromkeys(("m0", "n0", "scores", "rows", *own, *self.sees_takes)))
+        return tuple(dict.fromkeys(("m0", "n0", "scores", "sums", "rows", *own, *self.sees_takes)))
 
     def weigh_at(self, first: str) -> tuple[str, ...]:
         """Return its arguments for the block whose first key is given."""

@@ -95,24 +95,14 @@ class DecodeGeometry(DecodeTorch):
         return f"{head}, {query}"
 
     @property
-    def rows(self) -> str:
-        """How the emitted file spells the rows of a fragment."""
-        return "BLOCK_M"
-
-    @property
     def row_fragments(self) -> tuple[str, ...]:
         """Fragments with one element a row."""
-        return ("top", "base", "shift", "rescale", "total", "part")
+        return ("top", "base", "shift", "rescale", "rate", "total", "part")
 
     @property
     def modifies(self) -> bool:
         """Whether anything is done to products before their softmax: beyond a length, always."""
         return True
-
-    @property
-    def log2_scale(self) -> str:
-        """The factor that makes scores exponents of two."""
-        return "LOG2_E" if self.scales_first else "LOG2_SCALE"
 
     @property
     def value_part(self) -> int:

@@ -13,7 +13,7 @@ from tilegen.expr import Call, Expr, Var
 from tilegen.geometry import warps
 from tilegen.geometry.attention_blocks import padded
 from tilegen.geometry.attention_masks import taken
-from tilegen.geometry.parameters import Parameters
+from tilegen.geometry.running_softmax import RunningSoftmax
 from tilegen.geometry.splits import Splits
 from tilegen.schedules.decode import DecodeSchedule, resolved
 from tilegen.segments import Step
@@ -29,7 +29,7 @@ _FLAW = 64  # bytes
 
 
 @frozen
-class DecodeBlocks(Parameters):
+class DecodeBlocks(RunningSoftmax):
     """What follows from spec, schedule, target and operand access, whether legal or not."""
 
     spec: Decode
@@ -37,7 +37,6 @@ class DecodeBlocks(Parameters):
     target: Target
     access: tuple[tuple[str, str], ...]
 
-    specialized = False  # no warps are named in the emitted kernel
     has_keys = True
     is_empty = False
 

@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from tilegen.dims import Dyn, hint, size
 from tilegen.geometry import warps
-from tilegen.geometry.parameters import Parameters
+from tilegen.geometry.running_softmax import RunningSoftmax
 from tilegen.geometry.splits import Splits
 from tilegen.schedules.mla import MlaSchedule, resolved
 from tilegen.specs.mla import MlaDecode
@@ -29,7 +29,7 @@ def padded(width: int) -> int:
 
 
 @frozen
-class MlaBlocks(Parameters):
+class MlaBlocks(RunningSoftmax):
     """What follows from spec, schedule, target and operand access, whether legal or not."""
 
     spec: MlaDecode

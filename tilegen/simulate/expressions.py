@@ -20,6 +20,8 @@ def expression(scope: Scope, node: tir.Node) -> Compute:
     name = tir.kind(node)
     if name in _DIVISIONS:
         return _division(_DIVISIONS[name], scope, node)
+    if name in ("Add", "Sub") and (fused := _fused(scope, node)):
+        return fused
     if name in values.BINARY:
         return _binary(values.BINARY[name], expression(scope, node.a), expression(scope, node.b))
     if name in _TYPED:
@@ -31,6 +33,20 @@ def expression(scope: Scope, node: tir.Node) -> Compute:
 
 def _binary(function: Callable[[Value, Value], Value], a: Compute, b: Compute) -> Compute:
     return lambda frame: function(a(frame), b(frame))
+
+
+def _fused(scope: Scope, node: tir.Node) -> Compute | None:
+    """Translate the sum or difference of a product in fp32, which nvcc makes one instruction of."""
+    if str(node.dtype) != "float32":
+        return None
+    takes, product, other = tir.kind(node) == "Sub", node.a, node.b
+    signs = (1, -1 if takes else 1)
+    if tir.kind(product) != "Mul":
+        product, other, signs = node.b, node.a, (signs[1], 1)
+    if tir.kind(product) != "Mul":
+        return None
+    parts = [expression(scope, part) for part in (product.a, product.b, other)]
+    return lambda frame: values.multiply_add(*(part(frame) for part in parts), signs)
 
 
 def _typed(
@@ -180,7 +196,7 @@ def _elected(count: int) -> Compute:
 
 
 def _fma(a: Value, b: Value, c: Value, dtype: str) -> Value:
-    return a * b + c
+    return values.multiply_add(a, b, c)
 
 
 _NODES: dict[str, Callable[[Scope, tir.Node], Compute]] = {

@@ -56,6 +56,12 @@ BINARY: dict[str, Callable[[Value, Value], Value]] = {
 }
 
 
+def multiply_add(a: Value, b: Value, c: Value, signs: tuple[int, int] = (1, 1)) -> Value:
+    """Return ``a * b + c`` of fp32, the product unrounded and either negated by its sign."""
+    first, second, third = (tensor(value, "float32").double() for value in (a, b, c))
+    return (signs[0] * first * second + signs[1] * third).float()
+
+
 def divide(a: Value, b: Value, dtype: str) -> Value:
     """Return a quotient as C computes it: that of integers cut towards zero."""
     if not dtype.startswith(("int", "uint")):

@@ -27,7 +27,7 @@ from tilegen.specs.scores import Alibi, ScoreMod, ScoreOp, not_all_zero
 _RESERVED = RESERVED | frozenset(
     "b h m m0 n0 bm d d0 hd scores weights top base shift rescale total part merged flawed weight "
     "distance q_idx kv_idx row column seen sees query head rows partly stop first blocks share "
-    "rest steps split length own other page pages score is_finite low middle".split()
+    "rest steps split length own other page pages score is_finite low middle rate".split()
 )
 
 

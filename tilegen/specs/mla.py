@@ -26,7 +26,7 @@ _RESERVED = RESERVED | frozenset(
     "b m s d h scores weights total base top shift rescale part split first steps share rest "
     "blocks length limit partly stop merged weight hd d0 page row room seen half other query head "
     "key ring ahead scale k_full k_empty q_full latent rope consume load score weigh own theirs "
-    "queries keys".split()
+    "queries keys rate".split()
 )
 
 

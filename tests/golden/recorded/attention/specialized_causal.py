@@ -26,6 +26,8 @@ GROUP = 4
 SCALE = 0.08838834764831845
 LOG2_E = 1.4426950408889634
 LOG2_SCALE = SCALE * LOG2_E
+LOWEST, FAR = -3.4e38, 2.0**27  # from FAR on, floats are 16 apart
+COARSE = 0.25  # the power of two above LOG2_SCALE
 
 
 def build(sms=132):
@@ -42,8 +44,8 @@ def build(sms=132):
         return column <= row
 
     @T.macro
-    def weigh(m0, n0, scores, rows):
-        top, base, shift, rescale, sums = rows
+    def weigh(m0, n0, scores, sums, rows):
+        top, base, shift, rescale, rate, total = rows
         if n0 + BLOCK_N > m0 + 1:
             for i, j in T.Parallel(ROWS, BLOCK_N):
                 seen = sees(m0 + i, n0 + j)
@@ -51,12 +53,14 @@ def build(sms=132):
         T.copy(base, rescale)
         T.reduce_max(scores, top, dim=1, clear=False)
         for i in T.Parallel(ROWS):
-            base[i] = top[i] * LOG2_SCALE
-            # A query of scores -inf alone has base -inf, and -inf - -inf would be NaN.
-            shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
-            rescale[i] = T.exp2(rescale[i] - shift[i])
+            # Not -inf for a query of scores -inf alone: -inf - -inf would be NaN.
+            base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+            rescale[i] = T.exp2(rescale[i] - base[i])
+            # Past FAR no float is near base; by a power of two, the largest is 0 exactly.
+            rate[i] = T.if_then_else(T.abs(base[i]) < FAR, LOG2_SCALE, COARSE)
+            shift[i] = T.max(top[i] * rate[i], LOWEST)
         for i, j in T.Parallel(ROWS, BLOCK_N):
-            scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
+            scores[i, j] = T.exp2(scores[i, j] * rate[i] - shift[i])
         for i, j in T.Parallel(ROWS, 8):
             sums[i, j] *= rescale[i]
         T.reduce_sum(T.view(scores, (ROWS, BLOCK_N // 8, 8)), sums, dim=1, clear=False)
@@ -133,8 +137,8 @@ def build(sms=132):
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
         sums = T.alloc_fragment((ROWS, 8), "float32")
-        top, base, shift, rescale, total = (T.alloc_fragment((ROWS,), "float32") for _ in range(5))
-        rows = (top, base, shift, rescale, sums)
+        rows = [T.alloc_fragment((ROWS,), "float32") for _ in range(6)]
+        top, base, shift, rescale, rate, total = rows
         # Consumers take turns with the tensor cores: one has them while the others weigh scores.
         if group == 1:
             T.named_barrier_arrive(8, 256)
@@ -152,7 +156,7 @@ def build(sms=132):
             score(q_shared[q_slot, :, :], k_shared[slot, :, :], scores)
             T.wait_wgmma(0)
             T.barrier_arrive(k_empty[slot])
-            weigh(m0, (stop - 1) * BLOCK_N, scores, rows)
+            weigh(m0, (stop - 1) * BLOCK_N, scores, sums, rows)
             T.copy(scores, weights)
             for step in T.serial(steps - 1):
                 turn = done[0] + step
@@ -168,7 +172,7 @@ def build(sms=132):
                 T.named_barrier_arrive(8 + (group + 1) % 2, 256)
                 T.wait_wgmma(1)
                 T.barrier_arrive(k_empty[ahead])
-                weigh(m0, (stop - 2 - step) * BLOCK_N, scores, rows)
+                weigh(m0, (stop - 2 - step) * BLOCK_N, scores, sums, rows)
                 T.wait_wgmma(0)
                 T.barrier_arrive(v_empty[slot])
                 for i, d in T.Parallel(ROWS, DIM_V):

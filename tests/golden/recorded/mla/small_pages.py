@@ -26,6 +26,8 @@ SCALE = 0.07216878364870322
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
 LOG2_SCALE = SCALE * LOG2_E
+LOWEST, FAR = -3.4e38, 2.0**27  # from FAR on, floats are 16 apart
+COARSE = 0.125  # the power of two above LOG2_SCALE
 
 
 def build():
@@ -54,6 +56,7 @@ def build():
             base = T.alloc_fragment((BLOCK_M,), "float32")
             shift = T.alloc_fragment((BLOCK_M,), "float32")
             rescale = T.alloc_fragment((BLOCK_M,), "float32")
+            rate = T.alloc_fragment((BLOCK_M,), "float32")
             total = T.alloc_fragment((BLOCK_M,), "float32")
             part = T.alloc_fragment((BLOCK_M,), "float32")
 
@@ -86,14 +89,17 @@ def build():
                 T.copy(base, rescale)
                 T.reduce_max(scores, top, dim=1, clear=False)
                 for i in T.Parallel(BLOCK_M):
-                    base[i] = top[i] * LOG2_SCALE
+                    # Not -inf for a query of scores -inf alone: -inf - -inf would be NaN.
+                    base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
                 for i in T.Parallel(BLOCK_M):
-                    # A row that has seen no key has base -inf, and -inf - -inf would be NaN.
-                    shift[i] = T.if_then_else(base[i] == -T.infinity("float32"), 0.0, base[i])
+                    rescale[i] = T.exp2(rescale[i] - base[i])
                 for i in T.Parallel(BLOCK_M):
-                    rescale[i] = T.exp2(rescale[i] - shift[i])
+                    # Past FAR no float is near base; by a power of two, the largest is 0 exactly.
+                    rate[i] = T.if_then_else(T.abs(base[i]) < FAR, LOG2_SCALE, COARSE)
+                for i in T.Parallel(BLOCK_M):
+                    shift[i] = T.max(top[i] * rate[i], LOWEST)
                 for i, j in T.Parallel(BLOCK_M, BLOCK_N):
-                    scores[i, j] = T.exp2(scores[i, j] * LOG2_SCALE - shift[i])
+                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - shift[i])
                 T.reduce_sum(scores, part, dim=1)
                 for i in T.Parallel(BLOCK_M):
                     total[i] = total[i] * rescale[i] + part[i]

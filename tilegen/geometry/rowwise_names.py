@@ -295,6 +295,19 @@ class RowwiseNames(RowwiseFragments):
         return self.calls_exp2 and plain
 
     @property
+    def scales_twice(self) -> bool:
+        """Whether elements are scaled once for the largest one, and again to be compared to it."""
+        spec = self.spec
+        scaled = isinstance(spec, Softmax) and spec.scale is not None and not spec.log
+        return scaled and self.variant in ("passes", "split")
+
+    @property
+    def compile_flags(self) -> list[str]:
+        """What the emitted file tells nvcc."""
+        flags = {"-ftz=true": self.flushes, "-fmad=false": self.scales_twice}
+        return [flag for flag, holds in flags.items() if holds]
+
+    @property
     def calls_exp2(self) -> bool:
         """Whether the emitted file needs the constant LOG2_E."""
         return self.statistic == "softmax" and self.exponential.startswith("T.exp2")

@@ -37,16 +37,29 @@ def _binary(function: Callable[[Value, Value], Value], a: Compute, b: Compute) -
 
 def _fused(scope: Scope, node: tir.Node) -> Compute | None:
     """Translate the sum or difference of a product in fp32, which nvcc makes one instruction of."""
-    if str(node.dtype) != "float32":
+    if str(node.dtype) != "float32" or not scope.fuses:
         return None
-    takes, product, other = tir.kind(node) == "Sub", node.a, node.b
-    signs = (1, -1 if takes else 1)
-    if tir.kind(product) != "Mul":
-        product, other, signs = node.b, node.a, (signs[1], 1)
-    if tir.kind(product) != "Mul":
+    signs, other = (1, -1 if tir.kind(node) == "Sub" else 1), node.b
+    product = exact_product(scope, node.a)
+    if product is None:
+        signs, other = (signs[1], 1), node.a
+        product = exact_product(scope, node.b)
+    if product is None:
         return None
-    parts = [expression(scope, part) for part in (product.a, product.b, other)]
-    return lambda frame: values.multiply_add(*(part(frame) for part in parts), signs)
+    exact, added = product, expression(scope, other)
+    return lambda frame: values.sum_of(exact(frame), added(frame), signs)
+
+
+def exact_product(scope: Scope, node: tir.Node) -> Compute | None:
+    """Return what computes a product of fp32 in float64; None where an expression is none."""
+    if node in scope.products:
+        slot = scope.products[node]
+        scope.fused.add(node)
+        return lambda frame: frame.values[slot]
+    if tir.kind(node) != "Mul" or str(node.dtype) != "float32":
+        return None
+    a, b = expression(scope, node.a), expression(scope, node.b)
+    return lambda frame: values.product(a(frame), b(frame))
 
 
 def _typed(
@@ -196,7 +209,7 @@ def _elected(count: int) -> Compute:
 
 
 def _fma(a: Value, b: Value, c: Value, dtype: str) -> Value:
-    return values.multiply_add(a, b, c)
+    return values.sum_of(values.product(a, b), c, (1, 1))
 
 
 _NODES: dict[str, Callable[[Scope, tir.Node], Compute]] = {

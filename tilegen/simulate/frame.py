@@ -111,6 +111,9 @@ class Scope:
         lanes: Variables that are a thread's index, and along which axis of the block.
         lane_values: Variables that depend on a thread's index.
         barriers: Place in a frame of the barriers of each data variable.
+        products: Place in a frame of the exact value of each variable that is a product in fp32.
+        fused: Those of them that a sum or difference takes unrounded.
+        fuses: Whether nvcc fuses products and sums.
     """
 
     def __init__(self, function: tir.Node) -> None:
@@ -124,6 +127,9 @@ class Scope:
             if tir.kind(node) == "Bind" and node.var not in self.lanes and self.is_lane(node.value):
                 self.lane_values.add(node.var)
         self.barriers: dict[tir.Node, int] = {}
+        self.products: dict[tir.Node, int] = {}
+        self.fused: set[tir.Node] = set()
+        self.fuses = "-fmad=false" not in tir.compile_flags(function)
         self.vectors: set[tir.Node] = set()
         self.axes: dict[tir.Node, int] = {}
         self.macros: dict[tir.Node, tir.Node] = {}
@@ -137,6 +143,10 @@ class Scope:
     def slot(self, variable: tir.Node) -> int:
         """Return the place of a variable in a frame, made where it is new."""
         return self.slots.setdefault(variable, len(self.slots))
+
+    def product(self, variable: tir.Node) -> int:
+        """Return the place in a frame of the exact value of a variable that is a product."""
+        return self.products.setdefault(variable, self.slot((variable, "exact")))
 
     def define(self, buffer: tir.Node) -> int:
         """Return the place in a frame of a buffer that is about to be allocated."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tilegen.simulate import access, agents, operations, tir
-from tilegen.simulate.expressions import expression
+from tilegen.simulate.expressions import exact_product, expression
 from tilegen.simulate.frame import Frame, Leave, Run, Scope, text
 from tilegen.simulate.memory import allocate
 from tilegen.simulate.sites import Sites
@@ -37,9 +37,12 @@ def bind(scope: Scope, sites: Sites, node: tir.Node) -> Run:
     value = expression(scope, node.value)
     if scope.is_vector(node.value):
         scope.vectors.add(node.var)
-    slot = scope.slot(node.var)
+    slot, exact = scope.slot(node.var), exact_product(scope, node.value)
+    place = scope.product(node.var) if exact else 0
 
     def run(frame: Frame) -> None:
+        if exact and node.var in scope.fused:
+            frame.values[place] = exact(frame)
         frame.values[slot] = value(frame)
 
     return run

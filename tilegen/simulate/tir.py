@@ -267,6 +267,12 @@ def name_of(function: Node) -> str:
     return str(function.attrs["global_symbol"]) if function.attrs else "kernel"
 
 
+def compile_flags(function: Node) -> list[str]:
+    """Return what a function tells nvcc."""
+    flags = dict(function.attrs).get("tilelang_compile_flags", ()) if function.attrs else ()
+    return [str(flag) for flag in flags]
+
+
 def require_function(value: object) -> None:
     """Raise SimulationError unless ``value`` is a TileLang function."""
     if kind(value) != "PrimFunc":

@@ -56,10 +56,14 @@ BINARY: dict[str, Callable[[Value, Value], Value]] = {
 }
 
 
-def multiply_add(a: Value, b: Value, c: Value, signs: tuple[int, int] = (1, 1)) -> Value:
-    """Return ``a * b + c`` of fp32, the product unrounded and either negated by its sign."""
-    first, second, third = (tensor(value, "float32").double() for value in (a, b, c))
-    return (signs[0] * first * second + signs[1] * third).float()
+def product(a: Value, b: Value) -> torch.Tensor:
+    """Return the product of two values of fp32, exact in float64."""
+    return tensor(a, "float32").double() * tensor(b, "float32").double()
+
+
+def sum_of(exact: torch.Tensor, other: Value, signs: tuple[int, int]) -> torch.Tensor:
+    """Return an exact product and a value of fp32, each times its sign, rounded to fp32."""
+    return (signs[0] * exact + signs[1] * tensor(other, "float32").double()).float()
 
 
 def divide(a: Value, b: Value, dtype: str) -> Value:

@@ -32,6 +32,12 @@ def built(spec, target="sm_90a", **schedule):
     return tg.build(spec, target=target, schedule=tg.AttentionSchedule(**SMALL | schedule))
 
 
+def roles(block_map=(128, 64), block_n=64, **fields):
+    spec = attention(block_map=block_map, **fields)
+    schedule = tg.AttentionSchedule(variant="warp_specialized", block_m=128, block_n=block_n)
+    return tg.build(spec, target="sm_90a", schedule=schedule)
+
+
 def drawn(spec, **sizes):
     return inputs(spec, known_sizes(spec, sizes), torch.Generator().manual_seed(0))
 
@@ -44,6 +50,9 @@ PROGRAMS = {
     "functions": built(attention(mask=tg.MaskMod(_same), return_lse=True), block_n=64),
     "tensor": built(attention(mask=tg.MaskTensor() & tg.Window(90, 9), seq_kv=96), "sm_80"),
     "dynamic": built(attention(mask=~tg.DocumentMask(), return_lse=True, **DYNAMIC)),
+    "roles": roles(mask=tg.DocumentMask() & tg.Causal()),
+    "roles, two steps a block": roles(mask=tg.MaskMod(_same), block_n=32, return_lse=True),
+    "roles, dynamic": roles(mask=~tg.DocumentMask(), scores=(tg.Alibi(),), **DYNAMIC),
 }
 
 
@@ -52,19 +61,22 @@ PROGRAMS = {
 def test_kernels_agree_with_the_mask(name, level):
     program = PROGRAMS[name]
     shapes = [{}]
-    if name == "dynamic":
+    if name.endswith("dynamic"):
         shapes = [{"sq": 70, "skv": 130}, {"sq": 5, "skv": 0}, {"sq": 129, "skv": 64}]
     for sizes in shapes:
         assert tg.verify(program, on="cpu", level=level, sizes=sizes, seed=1).ok
 
 
-def test_a_kernel_loads_what_is_listed_and_masks_what_is_not_whole():
-    spec = attention(mask=tg.MaskTensor(), batch=1)
-    program, operands = built(spec), drawn(spec)
+@pytest.mark.parametrize("variant", ["pipelined", "warp_specialized"])
+def test_a_kernel_loads_what_is_listed_and_masks_what_is_not_whole(variant):
+    size = {"pipelined": (64, 64), "warp_specialized": (128, 64)}[variant]
+    spec = attention(mask=tg.MaskTensor(), batch=1, block_map=size)
+    program = built(spec) if variant == "pipelined" else roles(mask=tg.MaskTensor(), batch=1)
+    operands = drawn(spec)
     operands["mask"][:] = False
     operands["mask"][..., 64:] = True
     operands["block_map"] = tg.block_mask(program, mask=operands["mask"]).clone()
-    assert operands["block_map"][0, 0].tolist() == [[1, 2, 3, 0, 3, 0]] * 3
+    assert operands["block_map"][0, 0].tolist() == [[1, 2, 3, 0, 3, 0]] * (-(-140 // size[0]))
     assert close(run_program(program, operands), truth(spec, operands))
     # A map that says else is obeyed: block 3 is not seen, and block 0 as if the mask showed it.
     operands["block_map"][:] = torch.tensor([1, 2, 0, 3, 3, 0])
@@ -89,8 +101,9 @@ def test_a_map_changes_nothing():
     assert close(run_program(program, operands), run_program(without, plain).float())
 
 
-def test_values_behind_the_map_change_nothing():
-    program = PROGRAMS["documents"]
+@pytest.mark.parametrize("name", ["documents", "roles"])
+def test_values_behind_the_map_change_nothing(name):
+    program = PROGRAMS[name]
     operands = drawn(program.spec)
     before = run_program(program, operands)
     for value in (torch.nan, torch.inf):

@@ -240,7 +240,7 @@ BREAKS = [
     ("warp-specialized", {**WS, "threads": 128, "block_m": 64}, "threads", "with 256 or 384"),
     ("warp-specialized", {**WS, "block_m": 192}, "block_m", "each of 2 consumer warpgroups has 64"),
     ("warp-specialized", {**WS, "num_stages": 1}, "num_stages", "2 at least"),
-    ("block-map", {**WS, **MAPPED}, "variant", "walks a range of keys, and no block_map"),
+    ("block-map", {**WS, **MAPPED, "block_map": (64, 64)}, "block_m", "must divide the 64 queries"),
     ("block-map", {**MAPPED, "block_map": (64, 64)}, "block_m", "must divide the 64 queries"),
     ("block-map", {**MAPPED, "block_map": (128, 96)}, "block_n", "must divide the 96 keys"),
     ("tma-box", {"block_m": 512, "threads": 256}, "block_m", "a TMA box has at most 256"),
@@ -326,7 +326,8 @@ def test_a_pipe_appends_to_the_epilogue():
         ("pipelined", {"seq_q": 64}),
         ("pipelined", {"seq_q": tg.dyn("s"), "batch": 0}),
         ("pipelined", {"seq_q": 1000, "varlen": True}),
-        ("pipelined", {"seq_q": 1000, "mask": tg.DocumentMask(), "block_map": (128, 128)}),
+        ("warp_specialized", {"seq_q": 1000, "mask": tg.DocumentMask(), "block_map": (128, 128)}),
+        ("pipelined", {"seq_q": 1000, "mask": tg.DocumentMask(), "block_map": (64, 64)}),
         ("pipelined", {"seq_q": 1000, "target": "sm_80"}),
     ],
 )

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from attrs import frozen
 
 from tilegen.geometry.attention_masks import conditions, taken, whole_span
 from tilegen.geometry.attention_torch import AttentionTorch
+
+StepText = Literal["0", "step", "step + 1"]
+
+_FROM_END: dict[StepText, str] = {
+    "0": "stop - 1",
+    "step": "stop - 1 - step",
+    "step + 1": "stop - 2 - step",
+}
 
 
 @frozen
@@ -65,15 +75,21 @@ class AttentionMasked(AttentionTorch):
         sure = isinstance(kv, int) and not self.spec.varlen and (late or not early)
         return "stop" if sure else "T.max(stop, 1)"
 
-    @property
-    def n0(self) -> str:
-        """The first key of a step."""
+    def key_at(self, step: StepText) -> str:
+        """Return the first key of a step; ``warp_specialized`` walks a range from its end."""
         if self.spec.block_map and self.map_steps > 1:
-            block = self._map_at(f"step // {self.map_steps}")
-            return f"{block} * {self.spec.block_map[1]} + step % {self.map_steps} * BLOCK_N"
+            number = step if step.isalnum() else f"({step})"
+            block = self._map_at(f"{number} // {self.map_steps}")
+            return f"{block} * {self.spec.block_map[1]} + {number} % {self.map_steps} * BLOCK_N"
         if self.spec.block_map:
-            return f"{self._map_at('step')} * BLOCK_N"
+            return f"{self._map_at(step)} * BLOCK_N"
+        if self.specialized:
+            return f"({_FROM_END[step]}) * BLOCK_N"
         return "(first + step) * BLOCK_N" if self.span.firsts else "step * BLOCK_N"
+
+    def partly_at(self, step: StepText) -> str:
+        """Return whether, by the map, the block of a step is seen in part."""
+        return f"{step} < " + (f"partial * {self.map_steps}" if self.map_steps > 1 else "partial")
 
     @property
     def map_steps(self) -> int:
@@ -90,8 +106,7 @@ class AttentionMasked(AttentionTorch):
         """When some query of a tile does not see some key of a block: one of these; () if any."""
         ends = (f"n0 + BLOCK_N > {self.keys}",) if self.ragged else ()
         if self.spec.block_map:
-            steps = f"partial * {self.map_steps}" if self.map_steps > 1 else "partial"
-            return (f"step < {steps}", *ends)
+            return ("partly" if self.specialized else self.partly_at("step"), *ends)
         whole = whole_span(self.spec.mask, self.places)
         if whole is None:
             return ()

@@ -8,7 +8,7 @@ from math import prod
 from attrs import frozen
 
 from tilegen.geometry.attention_blocks import FIRST_BARRIER, REGISTERS
-from tilegen.geometry.attention_masked import AttentionMasked
+from tilegen.geometry.attention_masked import AttentionMasked, StepText
 
 MAX_GROUPS = max(REGISTERS)
 
@@ -100,7 +100,7 @@ class AttentionRoles(AttentionMasked):
     @property
     def _read_by_ranges(self) -> tuple[str, ...]:
         text = " ".join(self.range_lines)
-        return tuple(name for name in self.prefixes if name in text)
+        return tuple(name for name in (*self.prefixes, "block_map") if name in text)
 
     @property
     def _attempts(self) -> tuple[str, ...]:
@@ -136,8 +136,17 @@ class AttentionRoles(AttentionMasked):
     @property
     def show_takes(self) -> tuple[str, ...]:
         """Parameters, and arguments, of what adds hidden values for queries that see them."""
-        own = ("m0", "stop", "steps", "acc", "v", "b", "h")
+        where = ("block_map", "steps") if self.spec.block_map else ("stop", "steps")
+        own = ("m0", *where, "acc", "v", "b", "h")
         return tuple(dict.fromkeys((*own, *self.sees_takes)))
+
+    @property
+    def bound(self) -> str:
+        """What a consumer knows of its steps beside their number.
+
+        How many are masked, with a map, or else the block after the last.
+        """
+        return "partial" if self.spec.block_map else "stop"
 
     @property
     def weigh_takes(self) -> tuple[str, ...]:
@@ -145,8 +154,11 @@ class AttentionRoles(AttentionMasked):
         names = self.read_names
         read = [o.name for o in self.spec.operands if o.name in names or o.name in self.captured]
         own = ("b", "h", *read) if self.spec.scores else ()
-        return tuple(dict.fromkeys(("m0", "n0", "scores", "sums", "rows", *own, *self.sees_takes)))
+        block = ("n0", "partly") if self.spec.block_map else ("n0",)
+        takes = ("m0", *block, "scores", "sums", "rows", *own, *self.sees_takes)
+        return tuple(dict.fromkeys(takes))
 
-    def weigh_at(self, first: str) -> tuple[str, ...]:
-        """Return its arguments for the block whose first key is given."""
-        return tuple(first if name == "n0" else name for name in self.weigh_takes)
+    def weigh_at(self, step: StepText) -> tuple[str, ...]:
+        """Return its arguments for the block of a step."""
+        block = {"n0": self.key_at(step), "partly": self.partly_at(step)}
+        return tuple(block.get(name, name) for name in self.weigh_takes)

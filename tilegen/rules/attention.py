@@ -71,10 +71,6 @@ def _block_map(g: AttentionGeometry) -> Iterator[Violation]:
     blocks, s = g.spec.block_map, g.schedule
     if blocks is None or not g.has_keys:
         return
-    if g.specialized:
-        yield Violation(
-            "variant", s.variant, "warp_specialized walks a range of keys, and no block_map"
-        )
     for field, side, size in zip(("block_m", "block_n"), ("queries", "keys"), blocks, strict=True):
         tile = getattr(s, field)
         if size % tile:

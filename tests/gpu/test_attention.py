@@ -1,18 +1,15 @@
 """Attention kernels on a GPU: options in combination, lengths, ratios, widths, values, peers."""
 
-import os
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from itertools import product
-from multiprocessing import get_context
 
 import pytest
 import torch
+from gpu.compiling import compile_all
 from simulate.test_attention import HARD, LAYOUTS, MASKS, NOT_FINITE, SCORES
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import tilegen as tg
-from tilegen.compile import binary
 from tilegen.dims import known_sizes
 from tilegen.reference import inputs
 from tilegen.specs.block_map import follows_from_sizes
@@ -112,16 +109,9 @@ def made(spec, variant):
         return None
 
 
-def compile_text(text):
-    """Compile a program in a process of its own; the binary stays in the cache on disk."""
-    binary(tg.loads(text))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def compiled_attention():
-    texts = {program.digest: tg.dumps(program) for _, program in programs()}
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        list(pool.map(compile_text, texts.values()))
+    compile_all(program for _, program in programs())
 
 
 @cache

@@ -1,17 +1,14 @@
 """Elementwise kernels on a GPU: values, strides, sizes, in place, graphs, and the dispatch."""
 
-import os
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from multiprocessing import get_context
 
 import pytest
 import torch
 from golden.cases_elementwise import ELEMENTWISE
+from gpu.compiling import compile_all
 from torch.nn import functional
 
 import tilegen as tg
-from tilegen.compile import binary
 from tilegen.reference import inputs
 from tilegen.strategies import programs, sample
 
@@ -47,11 +44,6 @@ SPECS += [
 ]
 
 
-def compile_text(text):
-    """Compile a program in a process of its own; the binary stays in the cache on disk."""
-    binary(tg.loads(text))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def compiled():
     """Compile everything the module runs, on all cores."""
@@ -59,10 +51,7 @@ def compiled():
     accesses = ("strided", "unaligned")
     made += [tg.build(ADD).with_access({name: a}) for name in ("x", "out") for a in accesses]
     made += [program for program in DRAWN if not program.geometry.is_empty]
-    texts = {program.digest: tg.dumps(program) for program in made}
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        for _ in pool.map(compile_text, texts.values()):
-            pass
+    compile_all(made)
 
 
 @cache

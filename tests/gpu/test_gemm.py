@@ -4,14 +4,13 @@ import os
 import statistics
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from itertools import product
-from multiprocessing import get_context
 
 import pytest
 import torch
 from attrs import evolve
+from gpu.compiling import compile_all
 from gpu.suite import PREFILL
 
 import tilegen as tg
@@ -124,11 +123,6 @@ def specs_and_ids(cases):
     return {"argvalues": [spec for spec, _ in cases], "ids": [name for _, name in cases]}
 
 
-def compile_text(text):
-    """Compile a program in a process of its own; the binary stays in the cache on disk."""
-    binary(tg.loads(text))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def compiled():
     """Compile everything the module runs, on all cores."""
@@ -144,16 +138,7 @@ def compiled():
     programs += [
         tg.build(dynamic(layout)).with_access({"a": "unaligned"}) for layout in ("tn", "tt")
     ]
-    texts = {
-        program.digest: tg.dumps(program)
-        for program in programs
-        if 0 not in program.spec.outputs[0].shape
-    }
-    started = time.perf_counter()
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        for _ in pool.map(compile_text, texts.values()):
-            pass
-    print(f"\ncompiled {len(texts)} kernels in {time.perf_counter() - started:.0f} s")
+    compile_all(program for program in programs if 0 not in program.spec.outputs[0].shape)
 
 
 def in_place(path):

@@ -1,16 +1,13 @@
 """MLA decode kernels on a GPU: lengths, pages, splits, heads, hard values, graphs, replays."""
 
-import os
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from multiprocessing import get_context
 
 import pytest
 import torch
+from gpu.compiling import compile_all
 from simulate.caches import SPIKES, operands, spiked
 
 import tilegen as tg
-from tilegen.compile import binary
 
 pytestmark = pytest.mark.gpu
 
@@ -62,16 +59,9 @@ def made(spec, variant, count):
         return None
 
 
-def compile_text(text):
-    """Compile a program in a process of its own; the binary stays in the cache on disk."""
-    binary(tg.loads(text))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def compiled_mla():
-    texts = {program.digest: tg.dumps(program) for _, program in programs()}
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        list(pool.map(compile_text, texts.values()))
+    compile_all(program for _, program in programs())
 
 
 def verified(program, given):

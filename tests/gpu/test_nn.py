@@ -1,16 +1,12 @@
 """tilegen.nn.attention on a GPU: PyTorch's values, compiled, checked as an operator, in a graph."""
 
-import os
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-
 import pytest
 import torch
+from gpu.compiling import compile_all
 from simulate.test_nn import CASES, expected, tensors
 
 import tilegen as tg
 from tilegen import nn
-from tilegen.compile import binary
 
 pytestmark = pytest.mark.gpu
 
@@ -38,22 +34,16 @@ def calls():
 CALLS = dict(zip((*CASES, *OPTIONS), calls(), strict=True))
 
 
-def compile_text(text):
-    """Compile a program in a process of its own; the binary stays in the cache on disk."""
-    binary(tg.loads(text))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def compiled_kinds():
-    texts = set()
+    made = []
     for operands, options in CALLS.values():
         given = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": False}
         spec = nn._call(*operands, **{**given, **options}).kind.spec
         program = tg.build(spec)
         pairs = {o.name: "strided" for o in spec.operands if o.shape == spec.pairs}
-        texts |= {tg.dumps(program), tg.dumps(program.with_access(pairs))}
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        list(pool.map(compile_text, texts))
+        made += [program, program.with_access(pairs)]
+    compile_all(made)
 
 
 def on_gpu(options):

@@ -1,13 +1,11 @@
 """Row statistics of a GEMM on a GPU: values of each way to own rows, tails, NaN and infinities."""
 
-import os
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from multiprocessing import get_context
 
 import pytest
 import torch
-from gpu.test_gemm import LAYOUTS, check, compile_text, gemm
+from gpu.compiling import compile_all
+from gpu.test_gemm import LAYOUTS, check, gemm
 
 import tilegen as tg
 from tilegen.comparison import examine
@@ -90,10 +88,7 @@ def compiled():
     """Compile everything the module runs, on all cores."""
     programs = [program_of(spec, asked) for spec, asked, _ in CASES]
     programs += [program_of(spec, GemmSchedule()) for spec in (DYNAMIC, EXACT)]
-    texts = {program.digest: tg.dumps(program) for program in programs}
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        for _ in pool.map(compile_text, texts.values()):
-            pass
+    compile_all(programs)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,14 @@
 """Rowwise kernels on a GPU: values, strides, hard rows, dynamic rows, graphs, accuracy."""
 
-import os
-import time
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from itertools import product
-from multiprocessing import get_context
 
 import pytest
 import torch
+from gpu.compiling import compile_all
 from torch.nn import functional
 
 import tilegen as tg
-from tilegen.compile import binary
 from tilegen.reference import inputs
 from tilegen.reference.rowwise import reference
 
@@ -135,11 +131,6 @@ UPDATED = tg.RmsNorm(rows=300, cols=4096, dtype="bfloat16", eps=1e-6) | tg.Resid
 CAPTURED = {cols: tg.Softmax(rows=4, cols=cols, dtype="bfloat16") for cols in (320, 102400)}
 
 
-def compile_text(text):
-    """Compile a program in a process of its own; the binary stays in the cache on disk."""
-    binary(tg.loads(text))
-
-
 def programs():
     """Yield every program that the module runs, those of operands off their boundaries too."""
     specs = [*SUITE.values(), *STATIC.values(), *REDUCED.values(), STRIDED, LONG, UPDATED]
@@ -163,11 +154,7 @@ def programs():
 @pytest.fixture(scope="session", autouse=True)
 def compiled_rows():
     """Compile everything the module runs, on all cores."""
-    texts = {p.digest: tg.dumps(p) for p in programs() if not p.geometry.is_empty}
-    started = time.perf_counter()
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        list(pool.map(compile_text, texts.values()))
-    print(f"\ncompiled {len(texts)} kernels in {time.perf_counter() - started:.0f} s")
+    compile_all(program for program in programs() if not program.geometry.is_empty)
 
 
 def of_variant(variant, spec):

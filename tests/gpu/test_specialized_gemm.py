@@ -1,12 +1,10 @@
 """GEMMs with roles on a GPU: values of each tile shape, layout, tail and way out."""
 
-import os
-from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from multiprocessing import get_context
 
 import pytest
-from gpu.test_gemm import CHAINS, LAYOUTS, OPS, check, compile_text, gemm
+from gpu.compiling import compile_all
+from gpu.test_gemm import CHAINS, LAYOUTS, OPS, check, gemm
 
 import tilegen as tg
 from tilegen.schedules.gemm import GemmSchedule
@@ -118,10 +116,7 @@ def compiled():
     """Compile everything the module runs, on all cores."""
     programs = [program_of(spec, asked) for spec, asked, _ in CASES]
     programs += [program_of(spec, schedule(tile)) for tile, spec in DYNAMIC.items()]
-    texts = {program.digest: tg.dumps(program) for program in programs}
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        for _ in pool.map(compile_text, texts.values()):
-            pass
+    compile_all(programs)
 
 
 @pytest.mark.parametrize(

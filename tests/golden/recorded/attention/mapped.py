@@ -91,7 +91,7 @@ def build():
                     clear_accum=True,
                     policy=T.GemmWarpPolicy.FullRow,
                 )
-                partly = step < partial * 2
+                partly = T.alloc_var("bool", init=step < partial * 2)
                 if partly:
                     for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                         seen = sees(m0 + i, n0 + j, b, documents)

@@ -91,7 +91,7 @@ def build():
                 for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                     t0 = T.abs(T.cast(m0 + i + OFFSET - n0 - j, "float32"))
                     scores[i, j] = scores[i, j] - slopes[h] * t0
-                partly = n0 + BLOCK_N > T.max(m0 + OFFSET + 1, prefix[b])
+                partly = T.alloc_var("bool", init=n0 + BLOCK_N > T.max(m0 + OFFSET + 1, prefix[b]))
                 partly = partly | (n0 + BLOCK_N > SEQ_KV)
                 if partly:
                     for i, j in T.Parallel(BLOCK_M, BLOCK_N):

@@ -106,7 +106,7 @@ def build():
                     clear_accum=True,
                     policy=T.GemmWarpPolicy.FullRow,
                 )
-                partly = n0 + BLOCK_N > m0 + length_kv - length_q + 1
+                partly = T.alloc_var("bool", init=n0 + BLOCK_N > m0 + length_kv - length_q + 1)
                 partly = partly | (n0 + BLOCK_N > length_kv)
                 if partly:
                     for i, j in T.Parallel(BLOCK_M, BLOCK_N):

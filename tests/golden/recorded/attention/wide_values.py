@@ -79,7 +79,7 @@ def build():
                     clear_accum=True,
                     policy=T.GemmWarpPolicy.FullRow,
                 )
-                partly = n0 + BLOCK_N > m0 + 1
+                partly = T.alloc_var("bool", init=n0 + BLOCK_N > m0 + 1)
                 if partly:
                     for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                         seen = sees(m0 + i, n0 + j)

@@ -96,7 +96,7 @@ def build():
                 for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                     t0 = T.fast_rcp(1.0 + T.exp2(scores[i, j] * 0.04 * -1.442695))
                     scores[i, j] = 100.0 * t0 - 50.0
-                partly = n0 < m0 + BLOCK_M + keys - queries - 1024
+                partly = T.alloc_var("bool", init=n0 < m0 + BLOCK_M + keys - queries - 1024)
                 partly = partly | (n0 + BLOCK_N > m0 + keys - queries + 1)
                 partly = partly | (n0 + BLOCK_N > keys)
                 if partly:

@@ -131,6 +131,20 @@ def test_bench_of_a_sequence_is_one_table(gpu):
     assert len(documents) == 2
 
 
+def test_bench_of_a_sequence_prints_what_it_had_when_a_contender_takes_the_gpu_along(gpu):
+    class Lost(FakeKernel):
+        def __init__(self, program):
+            super().__init__(program)
+            if program.spec.dynamic:
+                raise torch.AcceleratorError("an illegal memory access was encountered")
+
+    gpu.setitem(contest.__globals__, "Kernel", Lost)
+    result = run("bench", "spec.py:suite", "--against", "cublas", "--markdown")
+    assert isinstance(result.exception, torch.AcceleratorError)
+    assert "gemm_nt_bfloat16_bias" in result.stdout
+    assert "100.0" in result.stdout
+
+
 def test_bench_takes_sizes(gpu):
     document = json.loads(
         printed("bench", "spec.py:dynamic", "--size", "m=32", "--against", "eager", "--json")

@@ -55,7 +55,6 @@ def bench(
     A SPEC may name a sequence of specs: they are compiled at once and make one table.
     """
     from tilegen.bench import programs_of, require_gpu
-    from tilegen.scoreboard import markdown
     from tilegen.tuning.crew import compile_all
 
     if as_json and as_markdown:
@@ -67,10 +66,23 @@ def bench(
     with console.working("compiling") as show:
         if len(programs) > 1:
             compile_all([made for program in programs for made in programs_of(program, names)])
-        found = []
-        for program in programs:
-            show(f"timing {program.name}, {len(found)} of {len(programs)} done")
-            found.append(_benchmark(program, names, asked, rounds, seed))
+        found: list[Benchmark] = []
+        try:
+            for program in programs:
+                show(f"timing {program.name}, {len(found)} of {len(programs)} done")
+                found.append(_benchmark(program, names, asked, rounds, seed))
+        finally:  # what was measured is not lost with a contender that takes the GPU along
+            if found:
+                _print_benchmarks(found, as_json=as_json, as_markdown=as_markdown)
+    for benchmark in found:
+        if benchmark.subject.refused:
+            click.echo(f"tilegen: {benchmark.kernel}: {benchmark.subject.refused}", err=True)
+            click.get_current_context().exit(FAILED)
+
+
+def _print_benchmarks(found: list[Benchmark], *, as_json: bool, as_markdown: bool) -> None:
+    from tilegen.scoreboard import markdown
+
     if as_json:
         documents = [benchmark.to_json() for benchmark in found]
         click.echo(json.dumps(documents if len(found) > 1 else documents[0], indent=2))
@@ -78,10 +90,6 @@ def bench(
         click.echo(markdown(found), nl=False)
     else:
         console.markdown(markdown(found))
-    for benchmark in found:
-        if benchmark.subject.refused:
-            click.echo(f"tilegen: {benchmark.kernel}: {benchmark.subject.refused}", err=True)
-            click.get_current_context().exit(FAILED)
 
 
 def _benchmark(

@@ -69,3 +69,14 @@ def test_kernels_are_short(name, most):
     body = lines[lines.index("def build():") : lines.index("def main():")]
     code = [line for line in body if line.strip() and not line.strip().startswith(("#", '"""'))]
     assert len(code) <= most
+
+
+def test_a_block_that_a_window_cuts_lowers_whatever_tilelang_makes_of_its_place():
+    """It gave up on counting the threads of a branch whose condition is a formula of the length."""
+    spec = tg.Decode(
+        batch=tg.dyn("batch", hint=10), heads=8, kv_heads=2, kv_len=tg.dyn("kv_len", hint=8192),
+        head_dim=128, dtype="bfloat16", scores=(tg.Softcap(5.0), tg.Alibi()),
+        mask=tg.Window(0, None), return_lse=True,
+    )  # fmt: skip
+    asked = tg.DecodeSchedule(block_n=128, num_stages=1, threads=128, num_splits=1, min_blocks=2)
+    assert tg.build(spec, target="sm_90a", schedule=asked).landmarks().wgmma

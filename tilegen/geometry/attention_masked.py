@@ -6,7 +6,7 @@ from typing import Literal
 
 from attrs import frozen
 
-from tilegen.geometry.attention_masks import conditions, taken, whole_span
+from tilegen.geometry.attention_masks import any_of, conditions, taken, whole_span
 from tilegen.geometry.attention_torch import AttentionTorch
 
 StepText = Literal["0", "step", "step + 1"]
@@ -117,21 +117,4 @@ class AttentionMasked(AttentionTorch):
     @property
     def partly_lines(self) -> tuple[str, ...]:
         """Statements of that condition."""
-        return _any(self.partly, "{}" if self.specialized else 'T.alloc_var("bool", init={})')
-
-
-def _any(terms: tuple[str, ...], start: str) -> tuple[str, ...]:
-    """Return statements of ``partly``, which holds where one of the terms does.
-
-    TileLang 0.1.15 counts the threads for which a formula may hold, and refuses to synchronize
-    them where it gives up on the count; what a variable holds it takes to be anything.
-
-    Args:
-        terms: The terms.
-        start: What the first statement assigns, with a place for the formula.
-    """
-    whole = " | ".join(f"({term})" for term in terms) if len(terms) > 1 else terms[0]
-    if len(terms) == 1 or len(start.format(whole)) <= 71:
-        return (f"partly = {start.format(whole)}",)
-    first, *rest = terms
-    return (f"partly = {start.format(first)}", *(f"partly = partly | ({term})" for term in rest))
+        return any_of(self.partly, opaque=not self.specialized)

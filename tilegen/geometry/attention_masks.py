@@ -26,6 +26,9 @@ from tilegen.specs.masks import (
 _LONG = 64  # characters of a condition that is written out
 
 
+_LONGEST = 80  # columns of a statement before it is parted
+
+
 @frozen
 class Places:
     """How the emitted file names sizes and positions.
@@ -299,3 +302,21 @@ def _less(text: str, count: int) -> str:
 
 def _more(text: str, count: int) -> str:
     return f"{text} + {count}" if count else text
+
+
+def any_of(terms: tuple[str, ...], *, opaque: bool) -> tuple[str, ...]:
+    """Return statements of ``partly``, which holds where one of the terms does.
+
+    TileLang 0.1.15 counts the threads for which a formula may hold, and refuses to synchronize
+    them where it gives up on the count; what a variable holds it takes to be anything.
+
+    Args:
+        terms: The terms.
+        opaque: Whether ``partly`` is a variable.
+    """
+    start = 'partly = T.alloc_var("bool", init={})' if opaque else "partly = {}"
+    whole = " | ".join(f"({term})" for term in terms)
+    if len(terms) == 1 or len(start.format(whole)) > _LONGEST:
+        rest = (f"partly = partly | ({term})" for term in terms[1:])
+        return (start.format(terms[0]), *rest)
+    return (start.format(whole),)

@@ -8,6 +8,7 @@ from tilegen.geometry.attention_functions import condition, tilelang_names
 from tilegen.geometry.attention_masks import (
     Places,
     Span,
+    any_of,
     conditions,
     seen_span,
     taken,
@@ -122,7 +123,4 @@ class DecodeMasked(DecodeNames):
     @property
     def partly_lines(self) -> tuple[str, ...]:
         """Statements of that condition."""
-        first, *rest = self.partly
-        if not rest:
-            return (f"partly = {first}",)
-        return (f"partly = {first}", *(f"partly = partly | ({term})" for term in rest))
+        return any_of(self.partly, opaque=self.spec.mask is not None)

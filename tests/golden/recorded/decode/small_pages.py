@@ -102,7 +102,7 @@ def build():
                     clear_accum=True,
                     policy=T.GemmWarpPolicy.FullRow,
                 )
-                partly = n0 + BLOCK_N > length - SEQ_Q + 1
+                partly = T.alloc_var("bool", init=n0 + BLOCK_N > length - SEQ_Q + 1)
                 partly = partly | (n0 + BLOCK_N > length)
                 if partly:
                     for i, j in T.Parallel(BLOCK_M, BLOCK_N):

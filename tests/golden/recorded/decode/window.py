@@ -113,7 +113,7 @@ def build():
                     t0 = slopes[h * GROUP + (m0 + i) % GROUP]
                     t1 = T.cast(length - 1 - n0 - j, "float32")
                     scores[i, j] = scores[i, j] - t0 * T.abs(t1)
-                partly = n0 < length - 1024
+                partly = T.alloc_var("bool", init=n0 < length - 1024)
                 partly = partly | (n0 + BLOCK_N > length)
                 if partly:
                     for i, j in T.Parallel(BLOCK_M, BLOCK_N):

@@ -17,7 +17,7 @@ from tilegen.explain import roofline
 from tilegen.kernel import Kernel
 from tilegen.program import Program, build
 from tilegen.race import Arena, Baseline, Contender, Tensors, race
-from tilegen.reference import full_inputs
+from tilegen.reference import full_inputs, work
 from tilegen.schedules.fields import brief, differences
 from tilegen.scoreboard import Benchmark, Conditions, Row
 from tilegen.timing import GpuStopwatch, Stopwatch
@@ -141,7 +141,10 @@ def contest(
             raise SpecError(
                 "names a contender twice", rule="against", field="against", value=names[1:]
             )
-        lines = {c.name: roofline(c.spec, program.target, known) for c in contenders}
+        lines = {
+            c.name: roofline(c.spec, program.target, known, work(c.spec, operands, known))
+            for c in contenders
+        }
         result = race(
             [contender for contender, reason in entries if not reason],
             Arena(operands, known, watch),

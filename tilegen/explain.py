@@ -126,9 +126,19 @@ def _memory_us(target: Target, count: int) -> float:
     return count / (target.bandwidth * 1e3)
 
 
-def roofline(spec: Any, target: Target, sizes: Mapping[str, int]) -> Roofline:
-    """Return the time below which no kernel of ``spec`` gets on the target's card."""
-    flops, moved = spec.flops(sizes), spec.bytes(sizes)
+def roofline(
+    spec: Any, target: Target, sizes: Mapping[str, int], counted: int | None = None
+) -> Roofline:
+    """Return the time below which no kernel of ``spec`` gets on the target's card.
+
+    Args:
+        spec: The spec.
+        target: The target.
+        sizes: Sizes of dynamic dimensions.
+        counted: Its floating-point operations on operands at hand; None is those by sizes.
+    """
+    flops: int = spec.flops(sizes) if counted is None else counted
+    moved = spec.bytes(sizes)
     rate = target.tflops * 16 / spec.dtype.bits  # TF32 runs at half the 16-bit rate
     compute_us, memory_us = flops / (rate * 1e6), _memory_us(target, moved)
     return Roofline(

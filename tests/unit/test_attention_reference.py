@@ -3,9 +3,13 @@
 import pytest
 import torch
 from simulate.test_attention import LAYOUTS, MASKS, SCORES, attention
+from test_bench import CPU, HERE, Watch
 
+import tilegen as tg
+from tilegen.bench import contest
+from tilegen.explain import roofline
 from tilegen.race import Contender, fault, truth
-from tilegen.reference import attention_seen, inputs
+from tilegen.reference import attention_seen, inputs, work
 from tilegen.reference.attention import reference
 from tilegen.reference.attention_bounds import tolerances
 
@@ -51,3 +55,42 @@ def test_a_peer_may_round_weights_of_rows_that_see_few_keys(shift, is_right):
     operands = inputs(spec, {}, torch.Generator().manual_seed(0))
     peer = Contender(name="peer", spec=spec, bind=lambda o, _: lambda: rounded(spec, o, shift))
     assert (fault(peer, operands, {}, truth(spec, operands)) == "") == is_right
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "window"])
+def test_what_sizes_tell_of_operations_is_what_is_seen(mask):
+    spec = attention(mask=MASKS[mask])
+    operands = inputs(spec, {}, torch.Generator().manual_seed(0))
+    assert work(spec, operands, {}) == spec.flops({})
+
+
+DOCUMENTS = {"batch": 2, "seq_q": 512, "seq_kv": 512, "mask": tg.DocumentMask()}
+
+
+def test_documents_are_as_many_operations_as_they_have_pairs():
+    spec = attention(**DOCUMENTS)
+    operands = inputs(spec, {}, torch.Generator().manual_seed(0))
+    squares = sum(int(row.unique(return_counts=True)[1].square().sum()) for row in
+                  operands["documents"])  # fmt: skip
+    assert work(spec, operands, {}) == 2 * squares * spec.heads * 2 * spec.head_dim
+    assert work(spec, operands, {}) < spec.flops({}) / 3
+
+
+def test_a_kernel_is_not_too_fast_for_what_documents_hide(monkeypatch):
+    """Its time was called absurd, by the operations of one document as long as the sequence."""
+
+    class FakeKernel:
+        def __init__(self, program):
+            self.spec = program.spec
+
+        def __call__(self, *, out, **operands):
+            out["out"].copy_(reference(self.spec, operands, torch.float64)["out"])
+
+    monkeypatch.setitem(contest.__globals__, "Kernel", FakeKernel)
+    monkeypatch.setattr("tilegen.race.GRAPH_BELOW_US", 0.0)
+    spec = attention(**DOCUMENTS, heads=4, kv_heads=4, head_dim=256, head_dim_v=256)
+    program = tg.build(spec, target="sm_90a")
+    most = roofline(spec, program.target, {})
+    assert most.bound == "compute"
+    found = contest(program, (), {}, HERE, CPU, Watch(most.bound_us / 1.3))
+    assert found.subject.refused == ""

@@ -68,6 +68,13 @@ def full_inputs(
     return operands
 
 
+def work(spec: Any, operands: Mapping[str, torch.Tensor], sizes: Mapping[str, int]) -> int:
+    """Return the floating-point operations of ``spec``, those that operands leave out excepted."""
+    if spec.family != "attention":
+        return spec.flops(sizes)
+    return import_module(f"{__name__}.attention").flops(spec, operands)
+
+
 def derived(spec: Any, operands: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the operands of ``spec`` that follow from others, such as a block map, by name."""
     if all(operand.kind != "derived" for operand in spec.operands):

@@ -120,6 +120,15 @@ def computed(spec: Attention, operands: Tensors, dtype: torch.dtype) -> dict[str
     return found
 
 
+def flops(spec: Attention, operands: Tensors) -> int:
+    """Return the operations of both products over the pairs of a query and a key that it sees."""
+    pairs = 0
+    for piece in small_pieces(spec, operands):
+        shown = seen(spec.mask, piece)
+        pairs += int(shown.sum()) * (piece.heads.stop - piece.heads.start) // shown.shape[0]
+    return 2 * pairs * (spec.head_dim + spec.head_dim_v)
+
+
 def lse_part(lse: torch.Tensor, piece: Piece) -> torch.Tensor:
     """Return the piece's part of a tensor of logarithms, (heads, q)."""
     lse = lse if piece.spec.varlen else lse[piece.batch]

@@ -13,7 +13,7 @@ from tilegen.compile import binary
 from tilegen.explain import roofline
 from tilegen.program import Program
 from tilegen.race import Arena, Contender, plausible
-from tilegen.reference import full_inputs
+from tilegen.reference import full_inputs, work
 from tilegen.timing import GpuStopwatch, Stopwatch, Timing
 
 _QUICK, _ROUNDS = 3, 9
@@ -80,6 +80,7 @@ class Lab:
         operands = full_inputs(self._spec, self._sizes, generator)
         arena = Arena(operands, self._sizes, self._watch)
         arena.truth(self._spec)
+        self._flops = work(self._spec, operands, self._sizes)
         return arena
 
     def screen(self, program: Program, rival: Program | None) -> Screening:
@@ -92,7 +93,8 @@ class Lab:
                 self._arena = self._made()
                 return Screening(fault=fault)
             other = None if rival is None else self._contender(rival)
-            bound = roofline(self._spec, program.target, self._sizes).bound_us
+            line = roofline(self._spec, program.target, self._sizes, self._flops)
+            bound = line.bound_us
             found = self._timed(entry, other, _QUICK, bound)
             if found.fault or found.ratio > _HOPELESS:
                 self.forget(program)

@@ -107,29 +107,25 @@ def tolerances(spec: Elementwise, operands: Tensors, expected: Tensors) -> dict[
         return found
     axis = max(range(len(shape)), key=lambda axis: shape[axis])
     tensors = _aligned(spec, operands)
+    given = _parameters(spec, tensors)
+    added = {name: tensors[name] for name in _chain_operands(spec)}
     step = max(1, _SLAB * shape[axis] // prod(shape))
-    if axis == len(shape) - 1 and any(isinstance(read, Part) for read in spec.reads):
-        step = shape[axis]
     for start in range(0, shape[axis], step):
         count = min(step, shape[axis] - start)
-        part = {
-            name: tensor
-            if tensor.shape[axis] == 1
-            else tensor.narrow(axis, start, count)
-            if step < shape[axis]
-            else tensor
-            for name, tensor in tensors.items()
-        }
-        for name, bound in _outputs(spec, part).items():
+        slabs = [
+            {n: t if t.shape[axis] == 1 else t.narrow(axis, start, count) for n, t in some.items()}
+            for some in (given, added)
+        ]
+        for name, bound in _outputs(spec, *slabs).items():
             slab = expected[name].narrow(axis, start, count).double()
             found[name].narrow(axis, start, count).copy_(bound.reach(slab))
     return found
 
 
-def _outputs(spec: Elementwise, tensors: Tensors) -> dict[str, Interval]:
-    given = {name: Interval.exact(t) for name, t in _parameters(spec, tensors).items()}
-    values = {name: Interval.exact(tensors[name]) for name in _chain_operands(spec)}
-    values["x"] = interval(spec.fn.value, given)
+def _outputs(spec: Elementwise, given: Tensors, added: Tensors) -> dict[str, Interval]:
+    values = {name: Interval.exact(tensor) for name, tensor in added.items()}
+    arguments = {name: Interval.exact(tensor) for name, tensor in given.items()}
+    values["x"] = interval(spec.fn.value, arguments)
     outputs = {}
     for segment in segments(spec.epilogue, "fused", spec.out_dtype):
         for step in segment.steps:

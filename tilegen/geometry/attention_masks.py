@@ -27,6 +27,7 @@ _LONG = 64  # characters of a condition that is written out
 
 
 _LONGEST = 80  # columns of a statement before it is parted
+_COLUMNS = 84  # of a statement in a mainloop
 
 
 @frozen
@@ -315,8 +316,12 @@ def any_of(terms: tuple[str, ...], *, opaque: bool) -> tuple[str, ...]:
         opaque: Whether ``partly`` is a variable.
     """
     start = 'partly = T.alloc_var("bool", init={})' if opaque else "partly = {}"
+    head, *more = terms
     whole = " | ".join(f"({term})" for term in terms)
-    if len(terms) == 1 or len(start.format(whole)) > _LONGEST:
-        rest = (f"partly = partly | ({term})" for term in terms[1:])
-        return (start.format(terms[0]), *rest)
-    return (start.format(whole),)
+    if more and len(start.format(whole)) <= _LONGEST:
+        return (start.format(whole),)
+    rest = [f"partly = partly | ({term})" for term in more]
+    first = start.format(head)
+    if opaque and len(first) > _COLUMNS:
+        return ("partly = T.alloc_var(", f'    "bool", init={head}', ")", *rest)
+    return (first, *rest)

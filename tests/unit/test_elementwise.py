@@ -267,7 +267,7 @@ def test_the_cost_card_names_the_block_and_what_fusion_saves():
 
 
 def test_bounds_of_packed_operands_are_worked_out_slab_by_slab(monkeypatch):
-    """All at once, they took 190 GB for 8192 rows of 131072 columns."""
+    """All at once, 8192 rows of 131072 columns would take some 190 GB."""
     packed = tg.SiluAndMul(rows=3, cols=640, dtype="bfloat16")
     operands = inputs(packed, {}, torch.Generator().manual_seed(0))
     expected = reference(packed, operands, torch.float64)

@@ -42,8 +42,10 @@ def bind(scope: Scope, sites: Sites, node: tir.Node) -> Run:
 
     def run(frame: Frame) -> None:
         if exact and node.var in scope.fused:
-            frame.values[place] = exact(frame)
-        frame.values[slot] = value(frame)
+            frame.values[place] = product = exact(frame)
+            frame.values[slot] = product.float()
+        else:
+            frame.values[slot] = value(frame)
 
     return run
 

@@ -49,9 +49,22 @@ PROGRAMS = {
     "13 splits": built(
         batch=4, heads=16, seq_q=2, schedule={"num_splits": 13, "num_stages": 1, "block_n": 32}
     ),
-    "pages of 16": built(page_size=16, dtype="float16", schedule={"num_splits": 2}),
+    "pages of 16": built(page_size=16, dtype="float16", schedule={"num_splits": 2, "block_n": 16}),
+    "two pages a block": built(page_size=64, schedule={"num_splits": 2, "block_n": 128}),
+    "four pages a block": built(
+        page_size=16, head_dim=96, head_dim_v=40, schedule={"block_n": 64, "num_stages": 1}
+    ),
+    "two pages, few threads": built(
+        page_size=16, head_dim=128, schedule={"threads": 32, "block_n": 32, "num_splits": 2}
+    ),
+    "two pages of bytes": built(
+        page_size=48, kv_dtype="float8_e4m3", schedule={"num_splits": 2, "block_n": 96}
+    ),
+    "two pages, sm_80": built("sm_80", page_size=16, schedule={"block_n": 32, "num_splits": 2}),
     "pages of 48": built(page_size=48, seq_q=3, mask=tg.Causal(), heads=3),
-    "pages of 64": built(**DYNAMIC, page_size=64, head_dim=40, head_dim_v=24),
+    "pages of 64": built(
+        **DYNAMIC, page_size=64, head_dim=40, head_dim_v=24, schedule={"block_n": 64}
+    ),
     "pages of 128": built(page_size=128, kv_heads=2, schedule={"num_splits": 3}),
     "pages of 192": built(page_size=192, schedule={"num_splits": 2, "block_n": 48}),
     "pages of 256": built(page_size=256, schedule={"block_n": 32}),
@@ -89,7 +102,7 @@ def test_any_lengths_in_one_batch(name, level):
 
 @pytest.mark.parametrize("nats", [20, 40])
 @pytest.mark.parametrize("place", SPIKES)
-@pytest.mark.parametrize("name", ["one split", "pages of 16"])
+@pytest.mark.parametrize("name", ["one split", "pages of 16", "four pages a block"])
 def test_one_key_far_above_the_rest(name, place, nats):
     program = PROGRAMS[name]
     assert verified(program, spiked(program.spec, LENGTHS, nats, place)).ok

@@ -76,6 +76,8 @@ def test_what_is_not_served_is_refused_by_name(fields, rule, field):
     ("fields", "schedule", "rule"),
     [
         ({"page_size": 48}, {"block_n": 32}, "page-blocks"),
+        ({"page_size": 48}, {"block_n": 64}, "page-blocks"),
+        (WIDE | {"page_size": 16, "head_dim": 80}, {"block_n": 96, "num_stages": 2}, "page-blocks"),
         ({}, {"num_stages": 9, "block_n": 64}, "pipeline"),
         (WIDE, {"num_stages": 8, "block_n": 128, "num_splits": 1}, "smem-capacity"),
         ({**WIDE, "head_dim": 256}, {"block_n": 96, "threads": 128, "num_stages": 1}, "registers"),
@@ -97,7 +99,9 @@ def test_schedules_that_cannot_be_are_refused_by_rule(fields, schedule, rule):
     ("fields", "target", "found"),
     [
         ({}, "sm_90a", (128, 1, 2)),
-        ({"page_size": 64}, "sm_90a", (64, 3, 2)),
+        ({"page_size": 16}, "sm_90a", (128, 1, 2)),
+        ({"page_size": 64}, "sm_90a", (128, 1, 2)),
+        ({"page_size": 64, "head_dim": 256}, "sm_90a", (64, 3, 1)),
         ({"page_size": 192}, "sm_90a", (96, 2, 2)),
         ({"head_dim": 64}, "sm_90a", (128, 3, 2)),
         ({"head_dim": 192}, "sm_90a", (96, 1, 2)),

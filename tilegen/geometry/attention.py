@@ -135,14 +135,14 @@ class AttentionGeometry(AttentionRoles):
         """Fragments of the pipelined form with one element a query."""
         if not self.has_keys:
             if self.spec.sink:
-                return ("base", "total", "shift", "rescale", "part", "share")
+                return ("top", "base", "rescale", "total", "share")
             return ("base", "total", "share") if self.spec.return_lse else ("total", "share")
         return (*self.running, "total", "part", "share")
 
     @property
     def running(self) -> tuple[str, ...]:
         """Fragments of the running softmax with one element a query."""
-        return ("top", "base", "shift", "rescale", "rate")
+        return ("top", "base", "rescale", "rate")
 
     @property
     def weighed_rows(self) -> tuple[str, ...]:

@@ -38,12 +38,24 @@ class DecodeGeometry(DecodeTorch):
         count = self.row_tiles
         return f"h, m0 = hm // {count}, hm % {count} * BLOCK_M" if count > 1 else "m0 = 0"
 
+    @property
+    def page_names(self) -> list[str]:
+        """Names of the pages of a block that has several."""
+        return [f"page{page}" for page in range(self.pages)]
+
+    def in_pieces(self, name: str) -> bool:
+        """Return whether a page of k or v takes several copies, of some columns each."""
+        return bool(self.pages) and self.piece(name) < (self.width if name == "k" else self.width_v)
+
     def block(self, name: str) -> str:
-        """Return the block of k or v at hand, as slices."""
-        width = f"0:{self.columns[name]}"
+        """Return the block of k or v at hand, or its part that one copy has, as slices."""
+        pieces = self.in_pieces(name)
+        width = f"d : d + {self.piece(name)}" if pieces else f"0:{self.columns[name]}"
         if self.spec.page_size is None:
             return f"{name}[b, n0 : n0 + BLOCK_N, h, {width}]"
-        return f"{name}[page, row0 : row0 + BLOCK_N, h, {width}]"
+        rows = "0:PAGE_SIZE" if self.pages else "row0 : row0 + BLOCK_N"
+        page = "here[p]" if self.pages else "page"
+        return f"{name}[{page}, {rows}, h, {width}]"
 
     def copy_options(self, name: str) -> tuple[str, ...]:
         """Return keyword arguments of the copy of a block of k or v, as text."""
@@ -53,8 +65,12 @@ class DecodeGeometry(DecodeTorch):
         return (*(("disable_tma=True",) if self.target.tma else ()), "coalesced_width=1")
 
     def tile(self, name: str) -> str:
-        """Return the shared tile that a block is copied to."""
-        return f"{name}_bytes" if self.widens else f"{name}_shared"
+        """Return the shared tile that a block is copied to, or the part of it, as slices."""
+        tile = f"{name}_bytes" if self.widens else f"{name}_shared"
+        if not self.pages:
+            return tile
+        columns = f"d : d + {self.piece(name)}" if self.in_pieces(name) else ":"
+        return f"{tile}[row0 : row0 + PAGE_SIZE, {columns}]"
 
     @property
     def row(self) -> str:
@@ -97,7 +113,7 @@ class DecodeGeometry(DecodeTorch):
     @property
     def row_fragments(self) -> tuple[str, ...]:
         """Fragments with one element a row."""
-        return ("top", "base", "shift", "rescale", "rate", "total", "part")
+        return ("top", "base", "rescale", "rate", "total", "part")
 
     @property
     def modifies(self) -> bool:

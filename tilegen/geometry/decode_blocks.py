@@ -24,6 +24,7 @@ from tilegen.targets import Target
 
 PRODUCER_THREADS = 128
 TMA_ALIGNMENT = 1024  # bytes; where TileLang starts each tile that TMA fills
+SWIZZLED = (64, 32, 16)  # elements of the rows that TMA swizzles: 128, 64 and 32 bytes
 _REGISTERS = 168  # of a thread, about, where no warps are specialized
 _FLAW = 64  # bytes
 
@@ -129,6 +130,29 @@ class DecodeBlocks(RunningSoftmax):
     def width_v(self) -> int:
         """Columns of the tiles of v and of the output."""
         return padded(self.spec.head_dim_v)
+
+    @property
+    def pages(self) -> int:
+        """Whole pages of a block of keys; 0 where keys lie in one piece, or a block in one page."""
+        page = self.spec.page_size
+        return 0 if page is None or self.schedule.block_n <= page else self.schedule.block_n // page
+
+    def piece(self, name: str) -> int:
+        """Return the columns of k or v that a copy of a page has.
+
+        TMA fills what lies together: of a tile that tensor cores read, rows of as many columns as
+        it is swizzled over.
+        """
+        width = self.width if name == "k" else self.width_v
+        if not self.tma_load(name) or self.widens:
+            return width
+        return next(columns for columns in SWIZZLED if width % columns == 0)
+
+    @property
+    def barriers(self) -> int:
+        """Barriers of the ring: two for each copy of a step and slot."""
+        pieces = self.width // self.piece("k") + self.width_v // self.piece("v")
+        return 2 * self.schedule.num_stages * (self.pages * pieces or 2)
 
     @property
     def widens(self) -> bool:

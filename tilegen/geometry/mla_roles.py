@@ -62,7 +62,7 @@ class MlaRoles(MlaBlocks):
     @property
     def row_fragments(self) -> tuple[str, ...]:
         """Fragments with one element a row."""
-        return ("top", "base", "shift", "rescale", "rate", "total", "part")
+        return ("top", "base", "rescale", "rate", "total", "part")
 
     @property
     def piece_box(self) -> str:

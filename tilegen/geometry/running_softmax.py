@@ -40,7 +40,8 @@ class RunningSoftmax(Parameters):
         A weight is 2 to the power of score * factor - base, by one fused multiply-add; base is the
         largest score * factor, rounded. So the weight of the largest score is 2 to at most half the
         distance of floats at base, which divides out again while that is a number. By a power of
-        two it is 1; and where floats are 16 apart, all others are below 2^-7 by either factor.
+        two it is 1; and where floats are 16 apart, all others are below 2^-7 by either factor, as
+        is what was summed before by the other one.
         """
         fraction, exponent = frexp(LOG2_E * (1.0 if self.scales_first else self.spec.scale))
         return ldexp(1.0, exponent - (fraction == 0.5))

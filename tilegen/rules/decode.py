@@ -12,6 +12,7 @@ from tilegen.geometry.limits import BARRIER_BYTES, MAX_GRID_X, MAX_GRID_Y
 from tilegen.rules.attention import MAX_PLACE
 from tilegen.rules.ctas import boxes, tensor_cores, too_many_threads
 from tilegen.rules.rule import Rule, Violation
+from tilegen.specs.decode_fields import MAX_PAGES
 
 # Registers of a thread beside its parts of scores, weights and output.
 _CONSUMER, _ALONE, _FUNCTION = 48, 72, 40
@@ -30,11 +31,24 @@ def _tile(g: DecodeGeometry) -> Iterator[Violation]:
 
 def _pages(g: DecodeGeometry) -> Iterator[Violation]:
     page, block = g.spec.page_size, g.schedule.block_n
-    if page is not None and page % block:
+    if page is None or page % block == 0:
+        return
+    if block % page:
         yield Violation(
             "block_n",
             block,
-            f"a page of {page} keys is no whole number of blocks of {block}, and pages lie apart",
+            f"a page of {page} keys is no whole number of blocks of {block}, nor a block of pages, "
+            "and pages lie apart",
+        )
+    elif g.pages > MAX_PAGES:
+        yield Violation("block_n", block, f"{g.pages} pages a block are more than {MAX_PAGES}")
+    elif g.barriers * 8 > BARRIER_BYTES:
+        copies = g.barriers // (2 * g.schedule.num_stages)
+        yield Violation(
+            "block_n",
+            block,
+            f"{g.pages} pages a block take {copies} copies, and two barriers each and for "
+            f"each of {g.schedule.num_stages} stages: more than {BARRIER_BYTES} bytes of them",
         )
 
 
@@ -168,7 +182,7 @@ def _grid(g: DecodeGeometry) -> Iterator[Violation]:
 RULES = (
     Rule("target-variant", "What the target cannot run is refused.", _target),
     Rule("tma-box", "The copy engine moves boxes of at most 256 elements a side.", _tile),
-    Rule("page-blocks", "A block of keys is one copy from one page.", _pages),
+    Rule("page-blocks", "Blocks of keys are parts of pages, or few whole pages.", _pages),
     Rule("threads", "TileLang adds producers and checks no limit (H18a).", _threads),
     Rule("pipeline", "Stages are for steps that there are, and tiles that none writes.", _stages),
     Rule("smem-capacity", "TileLang compiles what a CTA cannot hold (H18a).", _smem_capacity),

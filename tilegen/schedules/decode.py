@@ -31,7 +31,8 @@ class DecodeSchedule:
     """Tile sizes, pipeline and splits of decode; unset fields are chosen by tilegen.
 
     Args:
-        block_n: Keys of one step of the mainloop. A page has whole blocks of them.
+        block_n: Keys of one step of the mainloop. A page has whole blocks of them, or a block whole
+            pages.
         num_stages: Slots of the software-pipelined ring of keys and values; 0 copies
             synchronously.
         threads: Threads that multiply: each warp has 16 rows of the tile of a CTA, and a row is a
@@ -116,9 +117,9 @@ def _made(block_n: int, num_stages: int, threads: int, min_blocks: int) -> Decod
 
 
 def _steps(spec: Decode) -> list[int]:
-    """Return numbers of keys of a step: parts of a page, and none that is wider for no key."""
-    keys = hint(spec.kv_len)
-    whole = [n for n in _WIDTHS if (spec.page_size or 0) % n == 0]
+    """Return numbers of keys of a step, in pages if there are: none that is wider for no key."""
+    keys, page = hint(spec.kv_len), spec.page_size
+    whole = [n for n in _WIDTHS if page is None or page % n == 0 or n % page == 0]
     return [n for n in whole if all(other >= n or other < keys for other in whole)]
 
 

@@ -42,7 +42,7 @@ _RESERVED = RESERVED | frozenset(
     "b h scores weights top base before total part row column seen sees flawed rest "
     "length_q length_kv start_q start_kv score distance q_idx kv_idx stop stop_kv low middle "
     "ahead steps barriers rows weigh clean k_full v_full q_full k_empty v_empty other "
-    "attend load shift rescale flawed is_finite d0 partly stop first other low bm d x count "
+    "attend load rescale flawed is_finite d0 partly stop first other low bm d x count "
     "partial blocks attempt tiles turn sums share judged show sms cta wave waves tile unit second "
     "pair done locate first_row end q_empty shared block ring full visit q_slot q_tile "
     "k_tile rate".split()

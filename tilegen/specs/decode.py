@@ -25,9 +25,11 @@ from tilegen.specs.scores import Alibi, ScoreMod, ScoreOp, not_all_zero
 
 # Names that the emitted source of the family uses itself.
 _RESERVED = RESERVED | frozenset(
-    "b h m m0 n0 bm d d0 hd scores weights top base shift rescale total part merged flawed weight "
+    "b h m m0 n0 bm d d0 hd scores weights top base rescale total part merged flawed weight "
     "distance q_idx kv_idx row column seen sees query head rows partly stop first blocks share "
-    "rest steps split length own other page pages score is_finite low middle rate".split()
+    "rest steps split length own other page pages score is_finite low middle rate last "
+    "here p".split()
+    + [f"page{page}" for page in range(fields.MAX_PAGES)]
 )
 
 

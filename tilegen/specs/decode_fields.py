@@ -14,6 +14,7 @@ from tilegen.specs.scores import ScoreBias, ScoreOp, score_chain
 
 MAX_QUERIES = 16
 PAGE_MULTIPLE = 16  # keys of a page, as of a tensor-core step
+MAX_PAGES = 16  # of a block of keys: each is looked up and copied by lines of its own
 BYTE_MULTIPLE = 16  # elements of a head of one byte each: rows of 16 bytes
 
 

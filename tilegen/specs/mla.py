@@ -23,7 +23,7 @@ MAX_QUERIES = 4
 
 # Names that the emitted source of the family uses itself.
 _RESERVED = RESERVED | frozenset(
-    "b m s d h scores weights total base top shift rescale part split first steps share rest "
+    "b m s d h scores weights total base top rescale part split first steps share rest "
     "blocks length limit partly stop merged weight hd d0 page row room seen half other query head "
     "key ring ahead scale k_full k_empty q_full latent rope consume load score weigh own theirs "
     "queries keys rate".split()

@@ -21,6 +21,7 @@ DIM, DIM_V = 128, 128
 BLOCK_M = 128
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
+LOWEST = -3.4e38
 
 
 def build():
@@ -35,32 +36,28 @@ def build():
         with T.Kernel(T.ceildiv(SEQ_Q, BLOCK_M), HEADS, BATCH, threads=256) as (bm, h, b):
             out_shared = T.alloc_shared((BLOCK_M, DIM_V), "bfloat16")
             acc = T.alloc_fragment((BLOCK_M, DIM_V), "float32")
+            top = T.alloc_fragment((BLOCK_M,), "float32")
             base = T.alloc_fragment((BLOCK_M,), "float32")
-            total = T.alloc_fragment((BLOCK_M,), "float32")
-            shift = T.alloc_fragment((BLOCK_M,), "float32")
             rescale = T.alloc_fragment((BLOCK_M,), "float32")
-            part = T.alloc_fragment((BLOCK_M,), "float32")
+            total = T.alloc_fragment((BLOCK_M,), "float32")
             share = T.alloc_fragment((BLOCK_M,), "float32")
 
             m0 = bm * BLOCK_M
-            T.fill(base, -T.infinity("float32"))
+            T.fill(base, LOWEST)
             T.clear(total)
             T.clear(acc)
             # There are no keys: every query gets 0.
 
             # The sink is one more score of every query, without a value.
             for i in T.Parallel(BLOCK_M):
-                other = sink[h] * LOG2_E
-                shift[i] = T.if_then_else(base[i] < other, other, base[i])
+                top[i] = T.max(sink[h] * LOG2_E, base[i])
             for i in T.Parallel(BLOCK_M):
-                part[i] = T.if_then_else(shift[i] == -T.infinity("float32"), 0.0, shift[i])
+                rescale[i] = T.exp2(base[i] - top[i])
             for i in T.Parallel(BLOCK_M):
-                rescale[i] = T.exp2(base[i] - part[i])
-            for i in T.Parallel(BLOCK_M):
-                total[i] = total[i] * rescale[i] + T.exp2(sink[h] * LOG2_E - part[i])
+                total[i] = total[i] * rescale[i] + T.exp2(sink[h] * LOG2_E - top[i])
             for i, d in T.Parallel(BLOCK_M, DIM_V):
                 acc[i, d] *= rescale[i]
-            T.copy(shift, base)
+            T.copy(top, base)
             for i in T.Parallel(BLOCK_M):
                 share[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(BLOCK_M, DIM_V):

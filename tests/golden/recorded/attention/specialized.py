@@ -25,7 +25,7 @@ GROUP = 4
 SCALE = 0.08838834764831845
 LOG2_E = 1.4426950408889634
 LOG2_SCALE = SCALE * LOG2_E
-LOWEST, FAR = -3.4e38, 2.0**27  # from FAR on, floats are 16 apart
+LOWEST, FAR = -3.4e38, 2.0**27 / LOG2_SCALE  # from FAR on, exponents are 16 apart
 COARSE = 0.25  # the power of two above LOG2_SCALE
 
 
@@ -40,18 +40,17 @@ def build(sms=132):
 
     @T.macro
     def weigh(m0, n0, scores, sums, rows):
-        top, base, shift, rescale, rate, total = rows
+        top, base, rescale, rate, total = rows
         T.copy(base, rescale)
         T.reduce_max(scores, top, dim=1, clear=False)
         for i in T.Parallel(ROWS):
+            # Past FAR no score is near the largest; by a power of two, that is 0 exactly.
+            rate[i] = T.if_then_else(T.abs(top[i]) < FAR, LOG2_SCALE, COARSE)
             # Not -inf for a query of scores -inf alone: -inf - -inf would be NaN.
-            base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+            base[i] = T.max(top[i] * rate[i], LOWEST)
             rescale[i] = T.exp2(rescale[i] - base[i])
-            # Past FAR no float is near base; by a power of two, the largest is 0 exactly.
-            rate[i] = T.if_then_else(T.abs(base[i]) < FAR, LOG2_SCALE, COARSE)
-            shift[i] = T.max(top[i] * rate[i], LOWEST)
         for i, j in T.Parallel(ROWS, BLOCK_N):
-            scores[i, j] = T.exp2(scores[i, j] * rate[i] - shift[i])
+            scores[i, j] = T.exp2(scores[i, j] * rate[i] - base[i])
         for i, j in T.Parallel(ROWS, 8):
             sums[i, j] *= rescale[i]
         T.reduce_sum(T.view(scores, (ROWS, BLOCK_N // 8, 8)), sums, dim=1, clear=False)
@@ -103,8 +102,8 @@ def build(sms=132):
         weights = T.alloc_fragment((ROWS, BLOCK_N), "bfloat16")
         acc = T.alloc_fragment((ROWS, DIM_V), "float32")
         sums = T.alloc_fragment((ROWS, 8), "float32")
-        rows = [T.alloc_fragment((ROWS,), "float32") for _ in range(6)]
-        top, base, shift, rescale, rate, total = rows
+        rows = [T.alloc_fragment((ROWS,), "float32") for _ in range(5)]
+        top, base, rescale, rate, total = rows
         # Consumers take turns with the tensor cores: one has them while the others weigh scores.
         if group == 1:
             T.named_barrier_arrive(8, 256)
@@ -113,7 +112,7 @@ def build(sms=132):
             b, h, first_row, stop, steps = locate(cta, visit)
             m0 = first_row + group * ROWS
             T.fill(top, -T.infinity("float32"))
-            T.fill(base, -T.infinity("float32"))
+            T.fill(base, LOWEST)
             T.clear(sums)
             T.clear(acc)
             slot, q_slot = done[0] % STAGES, visit % Q_STAGES

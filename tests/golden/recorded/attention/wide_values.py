@@ -23,7 +23,7 @@ BLOCK_M, BLOCK_N = 128, 128
 SCALE = 0.07216878364870322
 LOG2_E = 1.4426950408889634
 LOG2_SCALE = SCALE * LOG2_E
-LOWEST, FAR = -3.4e38, 2.0**27  # from FAR on, floats are 16 apart
+LOWEST, FAR = -3.4e38, 2.0**27 / LOG2_SCALE  # from FAR on, exponents are 16 apart
 COARSE = 0.125  # the power of two above LOG2_SCALE
 
 
@@ -54,7 +54,6 @@ def build():
             acc = T.alloc_fragment((BLOCK_M, DIM_V), "float32")
             top = T.alloc_fragment((BLOCK_M,), "float32")
             base = T.alloc_fragment((BLOCK_M,), "float32")
-            shift = T.alloc_fragment((BLOCK_M,), "float32")
             rescale = T.alloc_fragment((BLOCK_M,), "float32")
             rate = T.alloc_fragment((BLOCK_M,), "float32")
             total = T.alloc_fragment((BLOCK_M,), "float32")
@@ -64,7 +63,7 @@ def build():
             m0 = (T.ceildiv(SEQ_Q, BLOCK_M) - 1 - bm) * BLOCK_M
             T.copy(q[b, m0 : m0 + BLOCK_M, h, 0:DIM], q_shared)
             T.fill(top, -T.infinity("float32"))
-            T.fill(base, -T.infinity("float32"))
+            T.fill(base, LOWEST)
             T.clear(total)
             T.clear(acc)
             stop = T.ceildiv(T.min(m0 + BLOCK_M, SEQ_KV), BLOCK_N)
@@ -87,17 +86,15 @@ def build():
                 T.copy(base, rescale)
                 T.reduce_max(scores, top, dim=1, clear=False)
                 for i in T.Parallel(BLOCK_M):
+                    # Past FAR no score is near the largest; by a power of two, that is 0 exactly.
+                    rate[i] = T.if_then_else(T.abs(top[i]) < FAR, LOG2_SCALE, COARSE)
+                for i in T.Parallel(BLOCK_M):
                     # Not -inf for a query of scores -inf alone: -inf - -inf would be NaN.
-                    base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+                    base[i] = T.max(top[i] * rate[i], LOWEST)
                 for i in T.Parallel(BLOCK_M):
                     rescale[i] = T.exp2(rescale[i] - base[i])
-                for i in T.Parallel(BLOCK_M):
-                    # Past FAR no float is near base; by a power of two, the largest is 0 exactly.
-                    rate[i] = T.if_then_else(T.abs(base[i]) < FAR, LOG2_SCALE, COARSE)
-                for i in T.Parallel(BLOCK_M):
-                    shift[i] = T.max(top[i] * rate[i], LOWEST)
                 for i, j in T.Parallel(BLOCK_M, BLOCK_N):
-                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - shift[i])
+                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - base[i])
                 T.reduce_sum(scores, part, dim=1)
                 for i in T.Parallel(BLOCK_M):
                     total[i] = total[i] * rescale[i] + part[i]

@@ -26,7 +26,7 @@ BLOCK_M, BLOCK_N = 64, 128
 SCALE, LOG2_E = 0.08838834764831845, 1.4426950408889634
 LN_2 = 0.6931471805599453
 LOG2_SCALE = SCALE * LOG2_E
-LOWEST, FAR = -3.4e38, 2.0**27  # from FAR on, floats are 16 apart
+LOWEST, FAR = -3.4e38, 2.0**27 / LOG2_SCALE  # from FAR on, exponents are 16 apart
 COARSE = 0.25  # the power of two above LOG2_SCALE
 
 
@@ -62,7 +62,6 @@ def build():
             acc = T.alloc_fragment((BLOCK_M, DIM_V), "float32")
             top = T.alloc_fragment((BLOCK_M,), "float32")
             base = T.alloc_fragment((BLOCK_M,), "float32")
-            shift = T.alloc_fragment((BLOCK_M,), "float32")
             rescale = T.alloc_fragment((BLOCK_M,), "float32")
             rate = T.alloc_fragment((BLOCK_M,), "float32")
             total = T.alloc_fragment((BLOCK_M,), "float32")
@@ -74,7 +73,7 @@ def build():
                 q_shared[i, d] = T.if_then_else(i < GROUP, q[b, 0, head, d], 0)
             T.fence_proxy_async()
             T.fill(top, -T.infinity("float32"))
-            T.fill(base, -T.infinity("float32"))
+            T.fill(base, LOWEST)
             T.clear(total)
             T.clear(acc)
             length = T.min(T.max(kv_lens[b], 0), KV_LEN)
@@ -99,17 +98,15 @@ def build():
                 T.copy(base, rescale)
                 T.reduce_max(scores, top, dim=1, clear=False)
                 for i in T.Parallel(BLOCK_M):
+                    # Past FAR no score is near the largest; by a power of two, that is 0 exactly.
+                    rate[i] = T.if_then_else(T.abs(top[i]) < FAR, LOG2_SCALE, COARSE)
+                for i in T.Parallel(BLOCK_M):
                     # Not -inf for a query of scores -inf alone: -inf - -inf would be NaN.
-                    base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+                    base[i] = T.max(top[i] * rate[i], LOWEST)
                 for i in T.Parallel(BLOCK_M):
                     rescale[i] = T.exp2(rescale[i] - base[i])
-                for i in T.Parallel(BLOCK_M):
-                    # Past FAR no float is near base; by a power of two, the largest is 0 exactly.
-                    rate[i] = T.if_then_else(T.abs(base[i]) < FAR, LOG2_SCALE, COARSE)
-                for i in T.Parallel(BLOCK_M):
-                    shift[i] = T.max(top[i] * rate[i], LOWEST)
                 for i, j in T.Parallel(BLOCK_M, BLOCK_N):
-                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - shift[i])
+                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - base[i])
                 T.reduce_sum(scores, part, dim=1)
                 for i in T.Parallel(BLOCK_M):
                     total[i] = total[i] * rescale[i] + part[i]
@@ -125,21 +122,21 @@ def build():
                     T.fence_proxy_async()
                 T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
 
+            for i in T.Parallel(BLOCK_M):
+                base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
             # The sink is one more score of every query, without a value.
             for i in T.Parallel(BLOCK_M):
                 head = h * GROUP + i % GROUP
                 top[i] = sink[head] * LOG2_E
             for i in T.Parallel(BLOCK_M):
-                shift[i] = T.if_then_else(base[i] < top[i], top[i], base[i])
-            for i in T.Parallel(BLOCK_M):
-                part[i] = T.if_then_else(shift[i] == -T.infinity("float32"), 0.0, shift[i])
+                part[i] = T.max(top[i], base[i])
             for i in T.Parallel(BLOCK_M):
                 rescale[i] = T.exp2(base[i] - part[i])
             for i in T.Parallel(BLOCK_M):
                 total[i] = total[i] * rescale[i] + T.exp2(top[i] - part[i])
             for i, d in T.Parallel(BLOCK_M, DIM_V):
                 acc[i, d] *= rescale[i]
-            T.copy(shift, base)
+            T.copy(part, base)
             for i in T.Parallel(BLOCK_M):
                 part[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(BLOCK_M, DIM_V):

@@ -26,7 +26,7 @@ BLOCK_M, BLOCK_N = 64, 128
 SCALE, LOG2_E = 0.11785113019775792, 1.4426950408889634
 LN_2 = 0.6931471805599453
 LOG2_SCALE = SCALE * LOG2_E
-LOWEST, FAR = -3.4e38, 2.0**27  # from FAR on, floats are 16 apart
+LOWEST, FAR = -3.4e38, 2.0**27 / LOG2_SCALE  # from FAR on, exponents are 16 apart
 COARSE = 0.25  # the power of two above LOG2_SCALE
 
 
@@ -80,7 +80,6 @@ def build():
             acc = T.alloc_fragment((BLOCK_M, WIDTH_V), "float32")
             top = T.alloc_fragment((BLOCK_M,), "float32")
             base = T.alloc_fragment((BLOCK_M,), "float32")
-            shift = T.alloc_fragment((BLOCK_M,), "float32")
             rescale = T.alloc_fragment((BLOCK_M,), "float32")
             rate = T.alloc_fragment((BLOCK_M,), "float32")
             total = T.alloc_fragment((BLOCK_M,), "float32")
@@ -91,7 +90,7 @@ def build():
                 q_shared[i, d] = T.if_then_else((i < GROUP) & (d < DIM), q[b, 0, h, d], 0)
             T.fence_proxy_async()
             T.fill(top, -T.infinity("float32"))
-            T.fill(base, -T.infinity("float32"))
+            T.fill(base, LOWEST)
             T.clear(total)
             T.clear(acc)
             length = T.min(T.max(kv_lens[b], 0), kv_len)
@@ -116,17 +115,15 @@ def build():
                 T.copy(base, rescale)
                 T.reduce_max(scores, top, dim=1, clear=False)
                 for i in T.Parallel(BLOCK_M):
+                    # Past FAR no score is near the largest; by a power of two, that is 0 exactly.
+                    rate[i] = T.if_then_else(T.abs(top[i]) < FAR, LOG2_SCALE, COARSE)
+                for i in T.Parallel(BLOCK_M):
                     # Not -inf for a query of scores -inf alone: -inf - -inf would be NaN.
-                    base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+                    base[i] = T.max(top[i] * rate[i], LOWEST)
                 for i in T.Parallel(BLOCK_M):
                     rescale[i] = T.exp2(rescale[i] - base[i])
-                for i in T.Parallel(BLOCK_M):
-                    # Past FAR no float is near base; by a power of two, the largest is 0 exactly.
-                    rate[i] = T.if_then_else(T.abs(base[i]) < FAR, LOG2_SCALE, COARSE)
-                for i in T.Parallel(BLOCK_M):
-                    shift[i] = T.max(top[i] * rate[i], LOWEST)
                 for i, j in T.Parallel(BLOCK_M, BLOCK_N):
-                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - shift[i])
+                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - base[i])
                 T.reduce_sum(scores, part, dim=1)
                 for i in T.Parallel(BLOCK_M):
                     total[i] = total[i] * rescale[i] + part[i]
@@ -142,6 +139,8 @@ def build():
                     T.fence_proxy_async()
                 T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
 
+            for i in T.Parallel(BLOCK_M):
+                base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
             for i in T.Parallel(BLOCK_M):
                 part[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(BLOCK_M, WIDTH_V):

@@ -8,12 +8,12 @@ Emitted by tilegen for sm_80. Nothing here needs tilegen: edit freely.
   page_table   (batch, kv_len_pages) int32
   kv_lens      (batch,) int32
   out          (batch, 1, 32, 128) float16
-  partial_out  (5, batch, 1, 32, 128) float32
-  partial_lse  (5, batch, 1, 32) float32
+  partial_out  (4, batch, 1, 32, 128) float32
+  partial_lse  (4, batch, 1, 32) float32
 spec: Decode(batch=Dyn(name='batch', multiple_of=1, hint=8), heads=32, kv_heads=8,
       kv_len=Dyn(name='kv_len', multiple_of=1, hint=8192), head_dim=128, dtype='float16',
       page_size=16)
-schedule: DecodeSchedule(block_n=16, num_stages=0, threads=128, num_splits=5, min_blocks=1)
+schedule: DecodeSchedule(block_n=64, num_stages=0, threads=128, num_splits=4, min_blocks=1)
 """
 
 import tilelang
@@ -24,12 +24,13 @@ SEQ_Q = 1
 HEADS, KV_HEADS, GROUP = 32, 8, 4
 PAGE_SIZE = 16
 DIM, DIM_V = 128, 128
-BLOCK_M, BLOCK_N = 64, 16
-SPLITS, COLUMNS = 5, 128
+BLOCK_M, BLOCK_N = 64, 64
+SPLITS, COLUMNS = 4, 128
 SCALE, LOG2_E = 0.08838834764831845, 1.4426950408889634
 LOG2_SCALE = SCALE * LOG2_E
-LOWEST, FAR = -3.4e38, 2.0**27  # from FAR on, floats are 16 apart
+LOWEST, FAR = -3.4e38, 2.0**27 / LOG2_SCALE  # from FAR on, exponents are 16 apart
 COARSE = 0.25  # the power of two above LOG2_SCALE
+PAGE_ROWS = tuple(range(0, BLOCK_N, PAGE_SIZE))  # of a tile of keys
 
 
 def build():
@@ -64,7 +65,6 @@ def build():
             acc = T.alloc_fragment((BLOCK_M, DIM_V), "float32")
             top = T.alloc_fragment((BLOCK_M,), "float32")
             base = T.alloc_fragment((BLOCK_M,), "float32")
-            shift = T.alloc_fragment((BLOCK_M,), "float32")
             rescale = T.alloc_fragment((BLOCK_M,), "float32")
             rate = T.alloc_fragment((BLOCK_M,), "float32")
             total = T.alloc_fragment((BLOCK_M,), "float32")
@@ -75,7 +75,7 @@ def build():
                 head = h * GROUP + i % GROUP
                 q_shared[i, d] = T.if_then_else(i < GROUP, q[b, 0, head, d], 0)
             T.fill(top, -T.infinity("float32"))
-            T.fill(base, -T.infinity("float32"))
+            T.fill(base, LOWEST)
             T.clear(total)
             T.clear(acc)
             length = T.min(T.max(kv_lens[b], 0), kv_len_pages * PAGE_SIZE)
@@ -87,8 +87,15 @@ def build():
             steps = share + T.if_then_else(split < rest, 1, 0)
             for step in T.Pipelined(steps, num_stages=0):
                 n0 = (first + step) * BLOCK_N
-                page, row0 = page_table[b, n0 // PAGE_SIZE], n0 % PAGE_SIZE
-                T.copy(k[page, row0 : row0 + BLOCK_N, h, 0:DIM], k_shared)
+                # Each page has copies of its own, made in loops of Python; none past the last key.
+                last = (length - 1) // PAGE_SIZE
+                page0 = page_table[b, n0 // PAGE_SIZE]
+                page1 = page_table[b, T.min(n0 // PAGE_SIZE + 1, last)]
+                page2 = page_table[b, T.min(n0 // PAGE_SIZE + 2, last)]
+                page3 = page_table[b, T.min(n0 // PAGE_SIZE + 3, last)]
+                here = (page0, page1, page2, page3)
+                for p, row0 in enumerate(PAGE_ROWS):
+                    T.copy(k[here[p], 0:PAGE_SIZE, h, 0:DIM], k_shared[row0 : row0 + PAGE_SIZE, :])
                 T.gemm(
                     q_shared,
                     k_shared,
@@ -105,24 +112,25 @@ def build():
                 T.copy(base, rescale)
                 T.reduce_max(scores, top, dim=1, clear=False)
                 for i in T.Parallel(BLOCK_M):
+                    # Past FAR no score is near the largest; by a power of two, that is 0 exactly.
+                    rate[i] = T.if_then_else(T.abs(top[i]) < FAR, LOG2_SCALE, COARSE)
+                for i in T.Parallel(BLOCK_M):
                     # Not -inf for a query of scores -inf alone: -inf - -inf would be NaN.
-                    base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+                    base[i] = T.max(top[i] * rate[i], LOWEST)
                 for i in T.Parallel(BLOCK_M):
                     rescale[i] = T.exp2(rescale[i] - base[i])
-                for i in T.Parallel(BLOCK_M):
-                    # Past FAR no float is near base; by a power of two, the largest is 0 exactly.
-                    rate[i] = T.if_then_else(T.abs(base[i]) < FAR, LOG2_SCALE, COARSE)
-                for i in T.Parallel(BLOCK_M):
-                    shift[i] = T.max(top[i] * rate[i], LOWEST)
                 for i, j in T.Parallel(BLOCK_M, BLOCK_N):
-                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - shift[i])
+                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - base[i])
                 T.reduce_sum(scores, part, dim=1)
                 for i in T.Parallel(BLOCK_M):
                     total[i] = total[i] * rescale[i] + part[i]
                 for i, d in T.Parallel(BLOCK_M, DIM_V):
                     acc[i, d] *= rescale[i]
                 T.copy(scores, weights)
-                T.copy(v[page, row0 : row0 + BLOCK_N, h, 0:DIM_V], v_shared)
+                for p, row0 in enumerate(PAGE_ROWS):
+                    T.copy(
+                        v[here[p], 0:PAGE_SIZE, h, 0:DIM_V], v_shared[row0 : row0 + PAGE_SIZE, :]
+                    )
                 if partly:
                     # Values that no row sees must not reach any: 0 times what is not finite is NaN.
                     for j, d in T.Parallel(BLOCK_N, DIM_V):
@@ -130,6 +138,8 @@ def build():
                         v_shared[j, d] = T.if_then_else(seen, v_shared[j, d], 0)
                 T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
 
+            for i in T.Parallel(BLOCK_M):
+                base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
             for i in T.Parallel(BLOCK_M):
                 part[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(BLOCK_M, DIM_V):

@@ -12,7 +12,7 @@ Emitted by tilegen for sm_90a. Nothing here needs tilegen: edit freely.
   partial_lse  (3, 4, 3, 32) float32
 spec: Decode(batch=4, heads=32, kv_heads=8, kv_len=4096, head_dim=128, seq_q=3,
       dtype='bfloat16', page_size=48, mask=Causal())
-schedule: DecodeSchedule(block_n=48, num_stages=3, threads=128, num_splits=3, min_blocks=2)
+schedule: DecodeSchedule(block_n=96, num_stages=1, threads=128, num_splits=3, min_blocks=2)
 """
 
 import tilelang
@@ -23,12 +23,13 @@ BATCH, SEQ_Q = 4, 3
 HEADS, KV_HEADS, GROUP = 32, 8, 4
 KV_LEN, PAGE_SIZE, TABLE = 4096, 48, 86
 DIM, DIM_V = 128, 128
-BLOCK_M, BLOCK_N = 64, 48
+BLOCK_M, BLOCK_N = 64, 96
 SPLITS, COLUMNS = 3, 128
 SCALE, LOG2_E = 0.08838834764831845, 1.4426950408889634
 LOG2_SCALE = SCALE * LOG2_E
-LOWEST, FAR = -3.4e38, 2.0**27  # from FAR on, floats are 16 apart
+LOWEST, FAR = -3.4e38, 2.0**27 / LOG2_SCALE  # from FAR on, exponents are 16 apart
 COARSE = 0.25  # the power of two above LOG2_SCALE
+PAGE_ROWS = tuple(range(0, BLOCK_N, PAGE_SIZE))  # of a tile of keys
 
 
 def build():
@@ -68,7 +69,6 @@ def build():
             acc = T.alloc_fragment((BLOCK_M, DIM_V), "float32")
             top = T.alloc_fragment((BLOCK_M,), "float32")
             base = T.alloc_fragment((BLOCK_M,), "float32")
-            shift = T.alloc_fragment((BLOCK_M,), "float32")
             rescale = T.alloc_fragment((BLOCK_M,), "float32")
             rate = T.alloc_fragment((BLOCK_M,), "float32")
             total = T.alloc_fragment((BLOCK_M,), "float32")
@@ -80,7 +80,7 @@ def build():
                 q_shared[i, d] = T.if_then_else(i < SEQ_Q * GROUP, q[b, query, head, d], 0)
             T.fence_proxy_async()
             T.fill(top, -T.infinity("float32"))
-            T.fill(base, -T.infinity("float32"))
+            T.fill(base, LOWEST)
             T.clear(total)
             T.clear(acc)
             length = T.min(T.max(kv_lens[b], 0), KV_LEN)
@@ -90,10 +90,19 @@ def build():
             share, rest = blocks // SPLITS, blocks % SPLITS
             first = split * share + T.min(split, rest)
             steps = share + T.if_then_else(split < rest, 1, 0)
-            for step in T.Pipelined(steps, num_stages=3):
+            for step in T.Pipelined(steps, num_stages=1):
                 n0 = (first + step) * BLOCK_N
-                page, row0 = page_table[b, n0 // PAGE_SIZE], n0 % PAGE_SIZE
-                T.copy(k[page, row0 : row0 + BLOCK_N, h, 0:DIM], k_shared)
+                # Each page has copies of its own, made in loops of Python; none past the last key.
+                last = (length - 1) // PAGE_SIZE
+                page0 = page_table[b, n0 // PAGE_SIZE]
+                page1 = page_table[b, T.min(n0 // PAGE_SIZE + 1, last)]
+                here = (page0, page1)
+                for p, row0 in enumerate(PAGE_ROWS):
+                    for d in list(range(0, DIM, 64)):
+                        T.copy(
+                            k[here[p], 0:PAGE_SIZE, h, d : d + 64],
+                            k_shared[row0 : row0 + PAGE_SIZE, d : d + 64],
+                        )
                 T.gemm(
                     q_shared,
                     k_shared,
@@ -111,24 +120,27 @@ def build():
                 T.copy(base, rescale)
                 T.reduce_max(scores, top, dim=1, clear=False)
                 for i in T.Parallel(BLOCK_M):
+                    # Past FAR no score is near the largest; by a power of two, that is 0 exactly.
+                    rate[i] = T.if_then_else(T.abs(top[i]) < FAR, LOG2_SCALE, COARSE)
+                for i in T.Parallel(BLOCK_M):
                     # Not -inf for a query of scores -inf alone: -inf - -inf would be NaN.
-                    base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+                    base[i] = T.max(top[i] * rate[i], LOWEST)
                 for i in T.Parallel(BLOCK_M):
                     rescale[i] = T.exp2(rescale[i] - base[i])
-                for i in T.Parallel(BLOCK_M):
-                    # Past FAR no float is near base; by a power of two, the largest is 0 exactly.
-                    rate[i] = T.if_then_else(T.abs(base[i]) < FAR, LOG2_SCALE, COARSE)
-                for i in T.Parallel(BLOCK_M):
-                    shift[i] = T.max(top[i] * rate[i], LOWEST)
                 for i, j in T.Parallel(BLOCK_M, BLOCK_N):
-                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - shift[i])
+                    scores[i, j] = T.exp2(scores[i, j] * rate[i] - base[i])
                 T.reduce_sum(scores, part, dim=1)
                 for i in T.Parallel(BLOCK_M):
                     total[i] = total[i] * rescale[i] + part[i]
                 for i, d in T.Parallel(BLOCK_M, DIM_V):
                     acc[i, d] *= rescale[i]
                 T.copy(scores, weights)
-                T.copy(v[page, row0 : row0 + BLOCK_N, h, 0:DIM_V], v_shared)
+                for p, row0 in enumerate(PAGE_ROWS):
+                    for d in list(range(0, DIM_V, 64)):
+                        T.copy(
+                            v[here[p], 0:PAGE_SIZE, h, d : d + 64],
+                            v_shared[row0 : row0 + PAGE_SIZE, d : d + 64],
+                        )
                 if partly:
                     # What is not finite must not reach who does not see it: 0 times it is NaN.
                     T.fill(flawed, 0)
@@ -147,6 +159,8 @@ def build():
                             v_shared[j, d] = T.if_then_else(is_finite, x, 0)
                 T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
 
+            for i in T.Parallel(BLOCK_M):
+                base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
             for i in T.Parallel(BLOCK_M):
                 part[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(BLOCK_M, DIM_V):

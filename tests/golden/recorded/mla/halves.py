@@ -23,7 +23,7 @@ BLOCK_M, BLOCK_N, TILES = 64, 64, 2
 SCALE = 0.07216878364870322
 LOG2_E = 1.4426950408889634
 LOG2_SCALE = SCALE * LOG2_E
-LOWEST, FAR = -3.4e38, 2.0**27  # from FAR on, floats are 16 apart
+LOWEST, FAR = -3.4e38, 2.0**27 / LOG2_SCALE  # from FAR on, exponents are 16 apart
 COARSE = 0.125  # the power of two above LOG2_SCALE
 
 
@@ -72,24 +72,22 @@ def build():
     @T.macro
     def adopt(rows):
         # The largest score has changed.
-        top, base, shift, rescale, rate, total, part = rows
+        top, base, rescale, rate, total, part = rows
         T.copy(base, rescale)
         for i in T.Parallel(BLOCK_M):
+            # Past FAR no score is near the largest; by a power of two, that is 0 exactly.
+            rate[i] = T.if_then_else(T.abs(top[i]) < FAR, LOG2_SCALE, COARSE)
+        for i in T.Parallel(BLOCK_M):
             # Not -inf for a query of scores -inf alone: -inf - -inf would be NaN.
-            base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+            base[i] = T.max(top[i] * rate[i], LOWEST)
         for i in T.Parallel(BLOCK_M):
             rescale[i] = T.exp2(rescale[i] - base[i])
-        for i in T.Parallel(BLOCK_M):
-            # Past FAR no float is near base; by a power of two, the largest is 0 exactly.
-            rate[i] = T.if_then_else(T.abs(base[i]) < FAR, LOG2_SCALE, COARSE)
-        for i in T.Parallel(BLOCK_M):
-            shift[i] = T.max(top[i] * rate[i], LOWEST)
         for i in T.Parallel(BLOCK_M):
             total[i] *= rescale[i]
 
     @T.macro
     def weigh(m0, n0, length, scores, rows):
-        top, base, shift, rescale, rate, total, part = rows
+        top, base, rescale, rate, total, part = rows
         if n0 + BLOCK_N > length:
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 seen = n0 + j < length
@@ -97,7 +95,7 @@ def build():
         T.reduce_max(scores, top, dim=1, clear=False)
         adopt(rows)
         for i, j in T.Parallel(BLOCK_M, BLOCK_N):
-            scores[i, j] = T.exp2(scores[i, j] * rate[i] - shift[i])
+            scores[i, j] = T.exp2(scores[i, j] * rate[i] - base[i])
 
     @T.macro
     def clean(group, slot, n0, length, k_shared):
@@ -121,14 +119,13 @@ def build():
         acc = T.alloc_fragment((BLOCK_M, HALF), "float32")
         top = T.alloc_fragment((BLOCK_M,), "float32")
         base = T.alloc_fragment((BLOCK_M,), "float32")
-        shift = T.alloc_fragment((BLOCK_M,), "float32")
         rescale = T.alloc_fragment((BLOCK_M,), "float32")
         rate = T.alloc_fragment((BLOCK_M,), "float32")
         total = T.alloc_fragment((BLOCK_M,), "float32")
         part = T.alloc_fragment((BLOCK_M,), "float32")
-        rows = (top, base, shift, rescale, rate, total, part)
+        rows = (top, base, rescale, rate, total, part)
         T.fill(top, -T.infinity("float32"))
-        T.fill(base, -T.infinity("float32"))
+        T.fill(base, LOWEST)
         T.clear(total)
         T.clear(acc)
         b, m0, length, first, pairs = here

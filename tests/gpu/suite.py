@@ -15,12 +15,12 @@ On a GPU, from the project's root, the tables of docs/performance.md are made by
     tilegen bench tests/gpu/suite.py:grouped --against cudnn,fa3 --markdown
     tilegen bench tests/gpu/suite.py:masked --against flex --markdown
 
-    tilegen bench tests/gpu/suite.py:caches --against sdpa,eager --markdown
-    tilegen bench tests/gpu/suite.py:pages --against flashinfer,eager --markdown
+    tilegen bench tests/gpu/suite.py:caches --against copy,sdpa --markdown
+    tilegen bench tests/gpu/suite.py:pages --against flashinfer --markdown
 
-    tilegen bench tests/gpu/suite.py:mlas --against default,eager --markdown
-    tilegen bench tests/gpu/suite.py:mlas_fp16 --against default,eager --markdown
-    tilegen bench tests/gpu/suite.py:few_heads --against default,eager --markdown
+    tilegen bench tests/gpu/suite.py:mlas --markdown
+    tilegen bench tests/gpu/suite.py:mlas_fp16 --markdown
+    tilegen bench tests/gpu/suite.py:few_heads --against copy --markdown
 
 and the schedules that tilegen ships by
 

@@ -62,6 +62,23 @@ def test_baselines_move_or_read_as_many_bytes(name, watch):
         assert found.row("sum").roofline.bytes == 64 * 320 * 2 + 4
 
 
+CACHED = {
+    "decode": tg.Decode(batch=2, heads=4, kv_heads=2, kv_len=96, head_dim=32, dtype="float16"),
+    "bytes": tg.Decode(
+        batch=2, heads=4, kv_heads=2, kv_len=96, head_dim=32, dtype="float16",
+        kv_dtype="float8_e4m3",
+    ),
+    "mla": tg.MlaDecode(batch=2, heads=4, kv_len=96, scale=0.1, dtype="bfloat16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spec", CACHED.values(), ids=CACHED)
+def test_a_copy_moves_as_many_bytes_as_caches_have(spec):
+    found = run(spec, ("copy",))
+    assert not any(row.refused for row in (found.subject, *found.others))
+    assert abs(found.row("copy").roofline.bytes - spec.bytes({})) <= 2 * spec.dtype.bytes
+
+
 def test_a_copy_of_a_dynamic_size_is_none():
     found = run(tg.Softmax(rows=tg.dyn("rows", hint=64), cols=320, dtype="bfloat16"), ("copy",))
     assert found.row("copy").timing is None

@@ -20,7 +20,7 @@ def copy(spec: Any) -> Baseline:
     count = _bytes(spec, "copy") // (2 * spec.dtype.bytes)
 
     def operands(given: Tensors) -> Tensors:
-        return {"x": _repeated(given, count)}
+        return {"x": _repeated(given, count, getattr(torch, spec.dtype.value))}
 
     def bind(own: Tensors, outputs: Tensors) -> Callable[[], Tensors]:
         source, target = own["x"], outputs["out"]
@@ -69,7 +69,8 @@ def _bytes(spec: Any, name: str) -> int:
     return spec.bytes({})
 
 
-def _repeated(given: Tensors, count: int) -> torch.Tensor:
-    """Return so many elements of the largest operand, again from its start where they end."""
-    largest = max(given.values(), key=torch.Tensor.numel).reshape(-1)
+def _repeated(given: Tensors, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return elements of the largest operand of a type, again from its start where they end."""
+    own = (tensor for tensor in given.values() if tensor.dtype == dtype)
+    largest = max(own, key=torch.Tensor.numel).reshape(-1)
     return largest.repeat(ceil(count / max(largest.numel(), 1)))[:count]

@@ -1,4 +1,4 @@
-"""Peers of decode: eager PyTorch, SDPA over heads repeated by it, and flashinfer."""
+"""Peers of decode: a copy, eager PyTorch, SDPA over heads repeated by it, and flashinfer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch.nn import functional
 
 from tilegen.errors import SpecError
-from tilegen.race import Bind, Tensors
+from tilegen.peers.bandwidth import copy
+from tilegen.race import Baseline, Bind, Tensors
 from tilegen.reference.decode import lengths, reference
 from tilegen.specs.decode import Decode
 
@@ -112,7 +113,8 @@ def _refuse(spec: Decode, name: str, *, paged: bool) -> None:
         )
 
 
-PEERS: dict[str, Callable[[Decode], Bind]] = {
+PEERS: dict[str, Callable[[Decode], Bind | Baseline]] = {
+    "copy": copy,
     "eager": eager,
     "sdpa": sdpa,
     "flashinfer": flashinfer,

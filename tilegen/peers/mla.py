@@ -1,4 +1,4 @@
-"""Peers of MLA decode: eager PyTorch, over whole caches, and FlashMLA where it is installed."""
+"""Peers of MLA decode: a copy, eager PyTorch over whole caches, FlashMLA where it is installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 
 from tilegen.errors import SpecError
-from tilegen.race import Bind, Tensors
+from tilegen.peers.bandwidth import copy
+from tilegen.race import Baseline, Bind, Tensors
 from tilegen.specs.mla import MlaDecode
 
 _PAGE = 64  # keys of a page, the only ones that FlashMLA takes
@@ -103,4 +104,8 @@ def _pages(spec: MlaDecode, operands: Tensors) -> tuple[torch.Tensor, torch.Tens
     return kv.reshape(-1, _PAGE, 1, width), table.view(batch, -1)
 
 
-PEERS: dict[str, Callable[[MlaDecode], Bind]] = {"eager": eager, "flash_mla": flash_mla}
+PEERS: dict[str, Callable[[MlaDecode], Bind | Baseline]] = {
+    "copy": copy,
+    "eager": eager,
+    "flash_mla": flash_mla,
+}

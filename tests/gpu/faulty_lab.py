@@ -24,7 +24,7 @@ def faults() -> dict[str, tg.GemmSchedule]:
 
 
 class FaultyLab(Lab):
-    """Has kernels that hang, that read beyond memory, and that are wrong in half the rows."""
+    """Has kernels that hang, that lose the GPU, and that are wrong in half the rows."""
 
     def _entry(self, program: tg.Program) -> Contender:
         entry = super()._entry(program)
@@ -44,8 +44,7 @@ class FaultyLab(Lab):
                     for _ in range(1000):
                         torch.cuda._sleep(2**31 - 1)
                 else:
-                    place = torch.full((1,), 2**40, device="cuda")
-                    torch.zeros(4, device="cuda").index_select(0, place)
+                    torch._assert_async(torch.zeros(1, device="cuda"))
                 return found
 
             return spoilt

@@ -15,16 +15,17 @@ from pathlib import Path
 import pytest
 import torch
 from attrs import asdict, evolve
-from tuning_stand_ins import BASE, FAULTS, SPEC, SUBJECTS, InlineCrew, us_of, variant
+from tuning_stand_ins import BASE, FAULTS, SPEC, SUBJECTS, InlineCrew, now, us_of, variant
 
 import tilegen as tg
 from tilegen import cache
 from tilegen.scoreboard import Conditions
 from tilegen.targets import target
+from tilegen.timing import Timing
 from tilegen.tune import search
 from tilegen.tuning import records
 from tilegen.tuning.choice import choose
-from tilegen.tuning.crew import Crew
+from tilegen.tuning.crew import Answer, Crew
 from tilegen.tuning.records import Record, bucket, every, key, place, save
 from tilegen.tuning.space import Refused, estimate_us, neighbours, seeds, space
 from tilegen.worker import FailedError, LostError, Worker
@@ -173,6 +174,24 @@ def test_level_candidates_leave_the_earlier_one(monkeypatch):
     """So that noise does not move the choice from run to run."""
     monkeypatch.setitem(us_of.__globals__, "us_of", lambda s: 100.0 + (s.block_n == 16) / 2)
     assert run((GOOD, variant(block_n=32)), crew=InlineCrew()).schedule == BASE
+
+
+def test_a_clock_that_changes_in_a_race_does_not_choose(monkeypatch):
+    """In one round the default is timed before the clock drops, and the other one after it."""
+
+    class Drifting(InlineCrew):
+        def final(self, programs, rounds):
+            drop = rounds // 2
+            slow = [drop + (program.schedule != BASE) for program in programs]
+            us = [100.0 if program.schedule == BASE else 104.0 for program in programs]
+            times = [
+                Timing((one,) * late + (3 * one,) * (rounds - late))
+                for one, late in zip(us, slow, strict=True)
+            ]
+            return now(Answer(value=times))
+
+    monkeypatch.setitem(us_of.__globals__, "us_of", lambda s: 100.0)
+    assert run((GOOD, variant(block_n=32)), crew=Drifting()).schedule == BASE
 
 
 def test_seeds_are_legal_different_and_start_with_the_default():

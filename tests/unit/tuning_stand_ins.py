@@ -119,20 +119,20 @@ class InlineCrew:
 
     def compile(self, program: tg.Program) -> Future[Answer]:
         if self._refuses:
-            return _now(Answer(status="failed", reason=self._refuses))
-        return _now(Answer())
+            return now(Answer(status="failed", reason=self._refuses))
+        return now(Answer())
 
     def screen(self, program: tg.Program, rival: tg.Program | None) -> Future[Answer]:
         us = us_of(program.schedule)
         ratio = us / us_of(rival.schedule) if rival else 1.0
-        return _now(Answer(value=Screening(us=us, ratio=ratio)))
+        return now(Answer(value=Screening(us=us, ratio=ratio)))
 
     def final(self, programs: list[tg.Program], rounds: int) -> Future[Answer]:
         times = [Timing((us_of(program.schedule),) * rounds) for program in programs]
-        return _now(Answer(value=times))
+        return now(Answer(value=times))
 
 
-def _now(answer: Answer) -> Future[Answer]:
+def now(answer: Answer) -> Future[Answer]:
     future: Future[Answer] = Future()
     future.set_result(answer)
     return future

@@ -229,11 +229,13 @@ class Search:
     def _winner(self) -> Trial | None:
         """Return the fastest candidate; of those level with it, the earliest."""
         raced = [trial for trial in self.trials if trial.final is not None]
-        entrants, time = (raced, _us) if raced else (self.sound, _score)
+        entrants = raced or self.sound
         if not entrants:
             return None
-        limit = _LEVEL * min(map(time, entrants))
-        return next(trial for trial in entrants if time(trial) <= limit)
+        rounds = raced[0].final if raced else None
+        times = [_relative(trial, rounds) for trial in entrants]
+        limit = _LEVEL * min(times)
+        return next(trial for trial, time in zip(entrants, times, strict=True) if time <= limit)
 
     def _text(self) -> str:
         count = {status: 0 for status in ("sound", "wrong", "failed", "lost")}
@@ -248,9 +250,11 @@ class Search:
         return f"{text}, {max(0.0, self._budget - self.seconds):.0f} s left"
 
 
-def _us(trial: Trial) -> float:
-    return trial.us
+def _relative(trial: Trial, rounds: Timing | None) -> float:
+    """Return how many times as long a candidate took as another, round by round, if it raced.
 
-
-def _score(trial: Trial) -> float:
-    return trial.score
+    A clock that changes during a race moves medians, and hardly what two take in one round.
+    """
+    if rounds is None or trial.final is None:
+        return trial.score
+    return trial.final.ratio(rounds).us

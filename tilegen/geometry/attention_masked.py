@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Literal
 
 from attrs import frozen
 
+from tilegen.dims import Dyn
 from tilegen.geometry.attention_masks import any_of, conditions, taken, whole_span
 from tilegen.geometry.attention_torch import AttentionTorch
+from tilegen.specs.attended import bounds
+from tilegen.specs.masks import Causal
 
 StepText = Literal["0", "step", "step + 1"]
 
@@ -88,8 +92,31 @@ class AttentionMasked(AttentionTorch):
         return "(first + step) * BLOCK_N" if self.span.firsts else "step * BLOCK_N"
 
     def partly_at(self, step: StepText) -> str:
-        """Return whether, by the map, the block of a step is seen in part."""
+        """Return whether the block of a step is seen in part, by the map or by its place."""
+        if not self.spec.block_map:
+            return str(step == "0")
         return f"{step} < " + (f"partial * {self.map_steps}" if self.map_steps > 1 else "partial")
+
+    @property
+    def first_alone(self) -> bool:
+        """Whether, walking from its end, the first block of a tile alone is seen in part.
+
+        So it is with a causal mask where tiles of queries and blocks of keys end together.
+        """
+        spec, rows, keys = self.spec, self.schedule.block_m, self.schedule.block_n
+        q, kv, mask = spec.seq_q, spec.seq_kv, spec.mask
+        if not self.specialized or spec.varlen or spec.block_map:
+            return False
+        if isinstance(q, Dyn) or isinstance(kv, Dyn) or not isinstance(mask, Causal | None):
+            return False
+        if mask is None:
+            return True
+        for m0 in range(0, q, rows):
+            _, by_all = bounds(mask, m0, q, kv)
+            _, by_some = bounds(mask, min(m0 + rows, q) - 1, q, kv)
+            if (ceil(by_some / keys) - 1) * keys > by_all:
+                return False
+        return True
 
     @property
     def map_steps(self) -> int:
@@ -107,6 +134,8 @@ class AttentionMasked(AttentionTorch):
         ends = (f"n0 + BLOCK_N > {self.keys}",) if self.ragged else ()
         if self.spec.block_map:
             return ("partly" if self.specialized else self.partly_at("step"), *ends)
+        if self.first_alone:
+            return ("partly",)
         whole = whole_span(self.spec.mask, self.places)
         if whole is None:
             return ()

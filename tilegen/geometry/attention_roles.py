@@ -154,7 +154,7 @@ class AttentionRoles(AttentionMasked):
         names = self.read_names
         read = [o.name for o in self.spec.operands if o.name in names or o.name in self.captured]
         own = ("b", "h", *read) if self.spec.scores else ()
-        block = ("n0", "partly") if self.spec.block_map else ("n0",)
+        block = ("n0", "partly") if "partly" in self.partly else ("n0",)
         takes = ("m0", *block, "scores", "sums", "rows", *own, *self.sees_takes)
         return tuple(dict.fromkeys(takes))
 

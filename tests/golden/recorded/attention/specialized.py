@@ -39,7 +39,7 @@ def build(sms=132):
     tiles = blocks * HEADS * BATCH
 
     @T.macro
-    def weigh(m0, n0, scores, sums, rows):
+    def weigh(m0, n0, partly, scores, sums, rows):
         top, base, rescale, rate, total = rows
         T.copy(base, rescale)
         T.reduce_max(scores, top, dim=1, clear=False)
@@ -121,7 +121,7 @@ def build(sms=132):
             score(q_shared[q_slot, :, :], k_shared[slot, :, :], scores)
             T.wait_wgmma(0)
             T.barrier_arrive(k_empty[slot])
-            weigh(m0, (stop - 1) * BLOCK_N, scores, sums, rows)
+            weigh(m0, (stop - 1) * BLOCK_N, True, scores, sums, rows)
             T.copy(scores, weights)
             for step in T.serial(steps - 1):
                 turn = done[0] + step
@@ -134,7 +134,7 @@ def build(sms=132):
                 T.named_barrier_arrive(8 + (group + 1) % 2, 256)
                 T.wait_wgmma(1)
                 T.barrier_arrive(k_empty[ahead])
-                weigh(m0, (stop - 2 - step) * BLOCK_N, scores, sums, rows)
+                weigh(m0, (stop - 2 - step) * BLOCK_N, False, scores, sums, rows)
                 T.wait_wgmma(0)
                 T.barrier_arrive(v_empty[slot])
                 for i, d in T.Parallel(ROWS, DIM_V):

@@ -44,9 +44,9 @@ def build(sms=132):
         return column <= row
 
     @T.macro
-    def weigh(m0, n0, scores, sums, rows):
+    def weigh(m0, n0, partly, scores, sums, rows):
         top, base, rescale, rate, total = rows
-        if n0 + BLOCK_N > m0 + 1:
+        if partly:
             for i, j in T.Parallel(ROWS, BLOCK_N):
                 seen = sees(m0 + i, n0 + j)
                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
@@ -155,7 +155,7 @@ def build(sms=132):
             score(q_shared[q_slot, :, :], k_shared[slot, :, :], scores)
             T.wait_wgmma(0)
             T.barrier_arrive(k_empty[slot])
-            weigh(m0, (stop - 1) * BLOCK_N, scores, sums, rows)
+            weigh(m0, (stop - 1) * BLOCK_N, True, scores, sums, rows)
             T.copy(scores, weights)
             for step in T.serial(steps - 1):
                 turn = done[0] + step
@@ -171,7 +171,7 @@ def build(sms=132):
                 T.named_barrier_arrive(8 + (group + 1) % 2, 256)
                 T.wait_wgmma(1)
                 T.barrier_arrive(k_empty[ahead])
-                weigh(m0, (stop - 2 - step) * BLOCK_N, scores, sums, rows)
+                weigh(m0, (stop - 2 - step) * BLOCK_N, False, scores, sums, rows)
                 T.wait_wgmma(0)
                 T.barrier_arrive(v_empty[slot])
                 for i, d in T.Parallel(ROWS, DIM_V):

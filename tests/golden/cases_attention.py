@@ -35,6 +35,14 @@ ATTENTION: dict[str, Program] = {
         mask=tg.DocumentMask() & tg.Causal(),
         block_map=(128, 256),
     ),
+    "specialized_documents": _built(
+        batch=4,
+        seq_q=4096,
+        seq_kv=4096,
+        mask=tg.DocumentMask() & tg.Causal(),
+        block_map=(128, 128),
+        schedule=SPECIALIZED,
+    ),
     "bias_and_mask": _built(
         batch=2,
         seq_q=100,

@@ -17,6 +17,7 @@ from tilegen.geometry.running_softmax import RunningSoftmax
 from tilegen.schedules.attention import AttentionSchedule
 from tilegen.segments import Step
 from tilegen.specs.attention import Attention
+from tilegen.specs.masks import DocumentMask, leaves
 from tilegen.specs.operands import Operand
 from tilegen.specs.scores import score_step
 from tilegen.targets import Target
@@ -149,7 +150,16 @@ class AttentionBlocks(RunningSoftmax):
     @property
     def places(self) -> Places:
         """How sizes and positions are spelled."""
-        return Places(self.keys, self.offset, self.spec.varlen)
+        return Places(self.keys, self.offset, self.spec.varlen, bool(self.held_documents))
+
+    @property
+    def held_documents(self) -> str:
+        """The operand with numbers of documents, of which a consumer holds those of a block; or "".
+
+        A look-up for each pair of a query and a key takes as long as the rest of a step.
+        """
+        names = [part.name for part in leaves(self.spec.mask) if isinstance(part, DocumentMask)]
+        return names[0] if self.specialized and len(names) == 1 else ""
 
     @property
     def keys(self) -> str:

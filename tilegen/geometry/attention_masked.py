@@ -35,9 +35,29 @@ class AttentionMasked(AttentionTorch):
     @property
     def sees_takes(self) -> tuple[str, ...]:
         """What the conditions take beside row and column."""
+        return (*taken(self.spec.mask, self.spec.varlen, bool(self.held_documents)), *self._lengths)
+
+    @property
+    def sees_needs(self) -> tuple[str, ...]:
+        """What who asks for them has to know."""
+        return (*taken(self.spec.mask, self.spec.varlen), *self._lengths)
+
+    @property
+    def _lengths(self) -> tuple[str, ...]:
         used = " ".join(text for texts in self.sees for text in texts)
-        lengths = tuple(name for name in ("length_q", "length_kv") if name in used)
-        return (*taken(self.spec.mask, self.spec.varlen), *lengths)
+        return tuple(name for name in ("length_q", "length_kv") if name in used)
+
+    def sees_given(self, in_tile: bool) -> tuple[str, ...]:
+        """Return the arguments: for pairs of a tile, whose documents are held, or for any."""
+        own, other = self.document("m0 + i"), self.document("n0 + j")
+        held = {"own_document": "own_document[i]", "document": "document[j]"}
+        found = held if in_tile else {"own_document": own, "document": other}
+        return tuple(found.get(name, name) for name in self.sees_takes)
+
+    def document(self, place: str) -> str:
+        """Return the document of a query or of a key."""
+        own = self.places.position(place) if place.startswith("m0") else place
+        return f"{self.held_documents}[b, {own}]"
 
     @property
     def range_lines(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ _LONG = 64  # characters of a condition that is written out
 
 _LONGEST = 80  # columns of a statement before it is parted
 _COLUMNS = 84  # of a statement in a mainloop
+HELD = ("own_document", "document")  # of a query and of a key
 
 
 @frozen
@@ -38,11 +39,13 @@ class Places:
         seq_kv: The number of keys.
         offset: By how much positions of queries exceed their indices, or "" for nothing.
         packed: Whether sequences are packed.
+        held: Whether the documents of row and column are at hand, and not to be looked up.
     """
 
     seq_kv: str
     offset: str
     packed: bool
+    held: bool = False
 
     def position(self, query: str, align: str = "bottom-right") -> str:
         """Return the position of a query among the keys."""
@@ -79,6 +82,8 @@ class Places:
         """Return conditions that hold where row and column are of one document."""
         place, lead = self.position("row"), "start_kv + " if self.packed else "b, "
         same = f"{name}[{lead}{place}] == {name}[{lead}column]"
+        if self.held:
+            same = " == ".join(HELD)
         return [f"{place} >= 0", same] if self.offset else [same]
 
 
@@ -223,13 +228,22 @@ def _all(parts: list[str], sign: str, statements: list[str]) -> str:
     return parts[0] if len(parts) == 1 else sign.join(texts)
 
 
-def taken(mask: Mask | None, packed: bool) -> tuple[str, ...]:
-    """Return what the conditions of a mask take beside row and column, in order."""
+def taken(mask: Mask | None, packed: bool, held: bool = False) -> tuple[str, ...]:
+    """Return what the conditions of a mask take beside row and column, in order.
+
+    Args:
+        mask: The mask.
+        packed: Whether sequences are packed.
+        held: Whether documents are given for row and column.
+    """
     found: set[str] = set()
     operands: dict[str, None] = {}
     for leaf in leaves(mask):
         if isinstance(leaf, PrefixLm):
             found |= {"b"}
+        elif isinstance(leaf, DocumentMask) and held:
+            operands |= dict.fromkeys(HELD)
+            continue
         elif isinstance(leaf, DocumentMask):
             found |= {"start_kv" if packed else "b"}
         elif isinstance(leaf, MaskTensor):

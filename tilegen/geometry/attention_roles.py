@@ -138,7 +138,7 @@ class AttentionRoles(AttentionMasked):
         """Parameters, and arguments, of what adds hidden values for queries that see them."""
         where = ("block_map", "steps") if self.spec.block_map else ("stop", "steps")
         own = ("m0", *where, "acc", "v", "b", "h")
-        return tuple(dict.fromkeys((*own, *self.sees_takes)))
+        return tuple(dict.fromkeys((*own, *self.sees_needs)))
 
     @property
     def bound(self) -> str:
@@ -155,7 +155,7 @@ class AttentionRoles(AttentionMasked):
         read = [o.name for o in self.spec.operands if o.name in names or o.name in self.captured]
         own = ("b", "h", *read) if self.spec.scores else ()
         block = ("n0", "partly") if "partly" in self.partly else ("n0",)
-        takes = ("m0", *block, "scores", "sums", "rows", *own, *self.sees_takes)
+        takes = ("m0", *block, "scores", "sums", "rows", *own, *self.sees_needs)
         return tuple(dict.fromkeys(takes))
 
     def weigh_at(self, step: StepText) -> tuple[str, ...]:

@@ -71,6 +71,12 @@ class DecodeMasked(DecodeNames):
         """What the conditions take beside row and column."""
         return (*taken(self.spec.mask, packed=False), "length")
 
+    held_documents = ""  # there are none
+
+    def sees_given(self, in_tile: bool) -> tuple[str, ...]:
+        """Return the arguments: for pairs of a tile, or for any."""
+        return self.sees_takes
+
     @property
     def span(self) -> Span:
         """Keys outside of which no query sees any."""

@@ -337,6 +337,32 @@ def test_only_stores_or_only_atomics_are_no_race():
     assert check_dataflow(source(body)) == ()
 
 
+def with_macro(name: str, statement: str, body: str) -> str:
+    """Return such a file with a macro of ``(at, name)`` before the kernel."""
+    macro = f"@T.macro\ndef macro(at, {name}):\n    {statement}\n\n\n"
+    return source(body).replace("@T.prim_func", f"{macro}@T.prim_func")
+
+
+@pytest.mark.parametrize(
+    ("statement", "writes"),
+    [("return T.max(bias[at], 0)", False), ("bias[at] = 0.0", True), ("T.clear(bias)", True)],
+    ids=["reads", "stores", "calls"],
+)
+def test_a_macro_that_only_reads_writes_none_of_its_arguments(statement, writes):
+    body = """
+    for k in T.Pipelined(8, num_stages=2):
+        x = macro(k, bias)
+    """
+    found = check_dataflow(with_macro("bias", statement, body))
+    assert [finding.buffer for finding in found] == ["bias"] * writes
+
+
+@pytest.mark.parametrize(("name", "findings"), [("table", 0), ("bias", 1)])
+def test_a_macro_knows_the_types_of_what_it_is_handed_by_name(name, findings):
+    text = with_macro(name, f"return T.max({name}[at], 0)", f"x = macro(0, {name})")
+    assert len(lint_source(text)) == findings
+
+
 def test_scalar_parameters_are_no_buffers():
     body = """
     for k in T.Pipelined(T.ceildiv(steps, 2), num_stages=2):

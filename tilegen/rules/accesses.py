@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 _COPIES = ("copy", "async_copy", "tma_copy", "copy_cluster")
 _GEMMS = ("gemm", "wgmma_gemm")
@@ -36,6 +36,7 @@ class KernelSource:
         aliases: Name to the buffer that it is assigned from, as a whole or as a view.
         dtypes: Buffer name to dtype name, for the buffers whose dtype can be seen.
         constants: Name to the int or str assigned to it at most once in the file.
+        readers: Macros of the file that store nothing: they give a value.
     """
 
     function: ast.FunctionDef
@@ -44,6 +45,7 @@ class KernelSource:
     aliases: Mapping[str, str]
     dtypes: Mapping[str, str]
     constants: Mapping[str, object]
+    readers: frozenset[str] = frozenset()
 
     def root(self, node: ast.expr | None) -> str | None:
         """Return the buffer that a name, element or region belongs to, or None."""
@@ -62,12 +64,33 @@ def kernels(source: str) -> tuple[KernelSource, ...]:
     tree = ast.parse(source)
     nodes = tuple(ast.walk(tree))
     constants = _constants(nodes)
-    return tuple(
-        _kernel(node, constants)
+    macros, functions = _decorated(nodes, "macro"), _decorated(nodes, "prim_func")
+    known: dict[str, str] = {}
+    for function in functions:
+        known |= _kernel(function, constants).dtypes
+    readers = frozenset(one.name for one in macros if _only_reads(one))
+    ordered = sorted((*macros, *functions), key=lambda one: one.lineno)
+    found = [_kernel(one, constants) for one in ordered]
+    return tuple(evolve(one, dtypes={**known, **one.dtypes}, readers=readers) for one in found)
+
+
+def _decorated(nodes: tuple[ast.AST, ...], name: str) -> list[ast.FunctionDef]:
+    return [
+        node
         for node in nodes
         if isinstance(node, ast.FunctionDef)
-        and any(operation(one) in ("prim_func", "macro") for one in node.decorator_list)
-    )
+        and any(operation(one) == name for one in node.decorator_list)
+    ]
+
+
+def _only_reads(macro: ast.FunctionDef) -> bool:
+    """Return whether a macro stores no element and calls nothing for its effect."""
+    for node in ast.walk(macro):
+        stored = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+        called = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        if stored or called:
+            return False
+    return True
 
 
 def operation(node: ast.AST | None) -> str | None:
@@ -230,7 +253,14 @@ def _effects(
 
 
 def _unknown(kernel: KernelSource, call: ast.Call, *, region: bool) -> Iterator[Access]:
-    """Yield a read and a write of each buffer handed over whole, and the loads of elements."""
+    """Yield a read and a write of each buffer handed over whole, and the loads of elements.
+
+    A macro that only reads writes none.
+    """
+    if isinstance(call.func, ast.Name) and call.func.id in kernel.readers:
+        for node in (*call.args, *(keyword.value for keyword in call.keywords)):
+            yield from _value(kernel, node)
+        return
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
     for node in (receiver, *call.args, *(keyword.value for keyword in call.keywords)):
         buffer = kernel.root(node)

@@ -125,10 +125,12 @@ def build():
                 T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
 
             for i in T.Parallel(BLOCK_M):
-                base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+                x = top[i] * LOG2_SCALE
+                base[i] = T.if_then_else(x < LOWEST, LOWEST, x)
             # The sink is one more score of every query, without a value.
             for i in T.Parallel(BLOCK_M):
-                top[i] = T.max(sink[h] * LOG2_E, base[i])
+                other = sink[h] * LOG2_E
+                top[i] = T.if_then_else(base[i] < other, other, base[i])
             for i in T.Parallel(BLOCK_M):
                 rescale[i] = T.exp2(base[i] - top[i])
             for i in T.Parallel(BLOCK_M):

@@ -50,7 +50,8 @@ def build():
 
             # The sink is one more score of every query, without a value.
             for i in T.Parallel(BLOCK_M):
-                top[i] = T.max(sink[h] * LOG2_E, base[i])
+                other = sink[h] * LOG2_E
+                top[i] = T.if_then_else(base[i] < other, other, base[i])
             for i in T.Parallel(BLOCK_M):
                 rescale[i] = T.exp2(base[i] - top[i])
             for i in T.Parallel(BLOCK_M):

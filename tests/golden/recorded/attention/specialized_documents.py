@@ -42,8 +42,8 @@ def build(sms=132):
     tiles = blocks * HEADS * BATCH
 
     @T.macro
-    def sees(row, column, own_document, document):
-        seen = own_document == document
+    def sees(row, column, query_document, key_document):
+        seen = query_document == key_document
         seen = seen & (column <= row)
         return seen
 
@@ -51,14 +51,14 @@ def build(sms=132):
     def weigh(m0, n0, partly, scores, sums, rows, b, documents):
         top, base, rescale, rate, total = rows
         if partly:
-            own_document = T.alloc_fragment((ROWS,), "int32")
-            document = T.alloc_fragment((BLOCK_N,), "int32")
+            query_document = T.alloc_fragment((ROWS,), "int32")
+            key_document = T.alloc_fragment((BLOCK_N,), "int32")
             for i in T.Parallel(ROWS):
-                own_document[i] = documents[b, m0 + i]
+                query_document[i] = documents[b, m0 + i]
             for j in T.Parallel(BLOCK_N):
-                document[j] = documents[b, n0 + j]
+                key_document[j] = documents[b, n0 + j]
             for i, j in T.Parallel(ROWS, BLOCK_N):
-                seen = sees(m0 + i, n0 + j, own_document[i], document[j])
+                seen = sees(m0 + i, n0 + j, query_document[i], key_document[j])
                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
         T.copy(base, rescale)
         T.reduce_max(scores, top, dim=1, clear=False)

@@ -214,10 +214,12 @@ def build(sms=132):
 
             T.reduce_sum(sums, total, dim=1)
             for i in T.Parallel(ROWS):
-                base[i] = T.max(top[i] * LOG2_E, LOWEST)
+                x = top[i] * LOG2_E
+                base[i] = T.if_then_else(x < LOWEST, LOWEST, x)
             # The sink is one more score of every query, without a value.
             for i in T.Parallel(ROWS):
-                top[i] = T.max(sink[h] * LOG2_E, base[i])
+                other = sink[h] * LOG2_E
+                top[i] = T.if_then_else(base[i] < other, other, base[i])
             for i in T.Parallel(ROWS):
                 rescale[i] = T.exp2(base[i] - top[i])
             for i in T.Parallel(ROWS):

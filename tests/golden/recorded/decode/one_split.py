@@ -123,13 +123,14 @@ def build():
                 T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
 
             for i in T.Parallel(BLOCK_M):
-                base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+                x = top[i] * LOG2_SCALE
+                base[i] = T.if_then_else(x < LOWEST, LOWEST, x)
             # The sink is one more score of every query, without a value.
             for i in T.Parallel(BLOCK_M):
                 head = h * GROUP + i % GROUP
                 top[i] = sink[head] * LOG2_E
             for i in T.Parallel(BLOCK_M):
-                part[i] = T.max(top[i], base[i])
+                part[i] = T.if_then_else(base[i] < top[i], top[i], base[i])
             for i in T.Parallel(BLOCK_M):
                 rescale[i] = T.exp2(base[i] - part[i])
             for i in T.Parallel(BLOCK_M):

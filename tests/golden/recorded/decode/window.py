@@ -146,7 +146,8 @@ def build():
                 T.gemm(weights, v_shared, acc, policy=T.GemmWarpPolicy.FullRow)
 
             for i in T.Parallel(BLOCK_M):
-                base[i] = T.max(top[i] * LOG2_E, LOWEST)
+                x = top[i] * LOG2_E
+                base[i] = T.if_then_else(x < LOWEST, LOWEST, x)
             for i in T.Parallel(BLOCK_M):
                 part[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
             for i, d in T.Parallel(BLOCK_M, DIM_V):

@@ -135,7 +135,8 @@ def build():
             for i, d in T.Parallel(BLOCK_M, LATENT):
                 acc[i, d] *= part[i]
             for i in T.Parallel(BLOCK_M):
-                base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+                x = top[i] * LOG2_SCALE
+                base[i] = T.if_then_else(x < LOWEST, LOWEST, x)
             for i, d in T.Parallel(BLOCK_M, LATENT):
                 query, head = (m0 + i) // HEADS, (m0 + i) % HEADS
                 partial_out[split, b, query, head, d] = acc[i, d]

@@ -122,7 +122,8 @@ def build():
             for i, d in T.Parallel(BLOCK_M, LATENT):
                 acc[i, d] *= part[i]
             for i in T.Parallel(BLOCK_M):
-                base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+                x = top[i] * LOG2_SCALE
+                base[i] = T.if_then_else(x < LOWEST, LOWEST, x)
             T.copy(acc, out_shared)
             T.copy(out_shared, out[b, m0 // HEADS, m0 % HEADS : m0 % HEADS + BLOCK_M, 0:LATENT])
             for i in T.Parallel(BLOCK_M):

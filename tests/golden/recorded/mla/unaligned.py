@@ -142,7 +142,8 @@ def build():
             for i, d in T.Parallel(BLOCK_M, LATENT):
                 acc[i, d] *= part[i]
             for i in T.Parallel(BLOCK_M):
-                base[i] = T.max(top[i] * LOG2_SCALE, LOWEST)
+                x = top[i] * LOG2_SCALE
+                base[i] = T.if_then_else(x < LOWEST, LOWEST, x)
             for i, d in T.Parallel(BLOCK_M, LATENT):
                 partial_out[split, b, 0, m0 + i, d] = acc[i, d]
             for i in T.Parallel(BLOCK_M):

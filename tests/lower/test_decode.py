@@ -28,7 +28,8 @@ def test_the_expected_instructions_are_there(name):
     seen = program.landmarks()
     assert (seen.wgmma > 0) == geometry.wgmma
     assert (seen.mma_sync > 0) == (not geometry.wgmma)
-    assert seen.tma_load == sum(geometry.tma_load(operand) for operand in "kv")
+    by_tma = [operand for operand in "kv" if geometry.tma_load(operand)]
+    assert seen.tma_load == sum(map(geometry.copies, by_tma))
     assert seen.setmaxnreg == (2 if geometry.warp_specialized else 0)
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from attrs import frozen
 
 from tilegen.dims import Dyn
-from tilegen.geometry.attention_masks import any_of, conditions, taken, whole_span
+from tilegen.geometry.attention_masks import HELD, any_of, conditions, taken, whole_span
 from tilegen.geometry.attention_torch import AttentionTorch
 from tilegen.specs.attended import bounds
 from tilegen.specs.masks import Causal
@@ -50,8 +50,8 @@ class AttentionMasked(AttentionTorch):
     def sees_given(self, in_tile: bool) -> tuple[str, ...]:
         """Return the arguments: for pairs of a tile, whose documents are held, or for any."""
         own, other = self.document("m0 + i"), self.document("n0 + j")
-        held = {"own_document": "own_document[i]", "document": "document[j]"}
-        found = held if in_tile else {"own_document": own, "document": other}
+        held = {name: f"{name}[{at}]" for name, at in zip(HELD, "ij", strict=True)}
+        found = held if in_tile else dict(zip(HELD, (own, other), strict=True))
         return tuple(found.get(name, name) for name in self.sees_takes)
 
     def document(self, place: str) -> str:

@@ -28,7 +28,7 @@ _LONG = 64  # characters of a condition that is written out
 
 _LONGEST = 80  # columns of a statement before it is parted
 _COLUMNS = 84  # of a statement in a mainloop
-HELD = ("own_document", "document")  # of a query and of a key
+HELD: tuple[str, ...] = ("query_document", "key_document")  # of a query and of a key
 
 
 @frozen

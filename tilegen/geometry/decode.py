@@ -45,7 +45,7 @@ class DecodeGeometry(DecodeTorch):
 
     def in_pieces(self, name: str) -> bool:
         """Return whether a page of k or v takes several copies, of some columns each."""
-        return bool(self.pages) and self.piece(name) < (self.width if name == "k" else self.width_v)
+        return self.copies(name) > max(1, self.pages)
 
     def block(self, name: str) -> str:
         """Return the block of k or v at hand, or its part that one copy has, as slices."""

@@ -148,11 +148,15 @@ class DecodeBlocks(RunningSoftmax):
             return width
         return next(columns for columns in SWIZZLED if width % columns == 0)
 
+    def copies(self, name: str) -> int:
+        """Return how many copies a block of k or v takes."""
+        width = self.width if name == "k" else self.width_v
+        return self.pages * width // self.piece(name) if self.pages else 1
+
     @property
     def barriers(self) -> int:
         """Barriers of the ring: two for each copy of a step and slot."""
-        pieces = self.width // self.piece("k") + self.width_v // self.piece("v")
-        return 2 * self.schedule.num_stages * (self.pages * pieces or 2)
+        return 2 * self.schedule.num_stages * sum(map(self.copies, "kv"))
 
     @property
     def widens(self) -> bool:

@@ -45,7 +45,7 @@ _RESERVED = RESERVED | frozenset(
     "attend load rescale flawed is_finite d0 partly stop first other low bm d x count "
     "partial blocks attempt tiles turn sums share judged show sms cta wave waves tile unit second "
     "pair done locate first_row end q_empty shared block ring full visit q_slot q_tile "
-    "k_tile rate own_document document".split()
+    "k_tile rate query_document key_document".split()
 )
 
 

@@ -339,11 +339,13 @@ def test_a_few_rows_off_their_boundaries(case, rows):
 
 @pytest.mark.parametrize("rows", WRITTEN)
 def test_outputs_off_their_boundaries(rows):
+    """Threads have other elements of a row there, whose sum is rounded in another order."""
     kernel, x = kernel_of(WRITTEN[rows]), operands_of(WRITTEN[rows])["input"]
-    plain = kernel(x)
+    plain = kernel(x).view(torch.int16)
     for out in (shifted(torch.zeros_like(x), 3), sliced(torch.zeros_like(x), 1, 2)):
         kernel(x, out=out)
-        assert torch.equal(out, plain)
+        assert (out.contiguous().view(torch.int16) - plain).abs().max() <= 1
+        assert out._base.isnan().sum() == out._base.numel() - out.numel()
 
 
 def test_an_infinite_element_leaves_the_others_of_its_row():

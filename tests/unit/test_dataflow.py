@@ -345,8 +345,17 @@ def with_macro(name: str, statement: str, body: str) -> str:
 
 @pytest.mark.parametrize(
     ("statement", "writes"),
-    [("return T.max(bias[at], 0)", False), ("bias[at] = 0.0", True), ("T.clear(bias)", True)],
-    ids=["reads", "stores", "calls"],
+    [
+        ("return T.if_then_else(bias[at] > 0, T.exp(bias[at]), 0.0)", False),
+        ("bias[at] = 0.0", True),
+        ("bias[at] += 1.0", True),
+        ("T.clear(bias)", True),
+        ("_ = T.copy(bias, bias)", True),
+        ("return T.atomic_add(bias[at], 1.0, return_prev=True)", True),
+        ("return other(bias)", True),
+        ('return T.call_extern("float32", "f", bias.data)', True),
+    ],
+    ids=["reads", "stores", "adds", "clears", "copies", "atomic", "another", "opaque"],
 )
 def test_a_macro_that_only_reads_writes_none_of_its_arguments(statement, writes):
     body = """

@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 
 _COPIES = ("copy", "async_copy", "tma_copy", "copy_cluster")
 _GEMMS = ("gemm", "wgmma_gemm")
+_OPAQUE = ("call_", "ptx_", "tvm_", "access_ptr", "address_of", "tma_", "evaluate")
 
 
 @frozen
@@ -84,12 +85,14 @@ def _decorated(nodes: tuple[ast.AST, ...], name: str) -> list[ast.FunctionDef]:
 
 
 def _only_reads(macro: ast.FunctionDef) -> bool:
-    """Return whether a macro stores no element and calls nothing for its effect."""
+    """Return whether a macro stores no element, and calls nothing that may."""
     for node in ast.walk(macro):
-        stored = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
-        called = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        if stored or called:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             return False
+        if isinstance(node, ast.Call) and node not in macro.decorator_list:
+            name = operation(node) or ""
+            if not name or name.startswith(_OPAQUE) or _effects(node, name) is not None:
+                return False
     return True
 
 

@@ -68,6 +68,9 @@ CACHED = {
         batch=2, heads=4, kv_heads=2, kv_len=96, head_dim=32, dtype="float16",
         kv_dtype="float8_e4m3",
     ),
+    "pages": tg.Decode(
+        batch=2, heads=4, kv_heads=2, kv_len=96, head_dim=32, dtype="float16", page_size=32,
+    ),
     "mla": tg.MlaDecode(batch=2, heads=4, kv_len=96, scale=0.1, dtype="bfloat16"),
 }  # fmt: skip
 

@@ -57,16 +57,17 @@ def total(spec: Any) -> Baseline:
 
 
 def _bytes(spec: Any, name: str) -> int:
-    """Return the bytes that a spec moves, whose sizes must be known."""
-    if spec.dynamic:
+    """Return the bytes that a spec moves, whose sizes must be known; pools of pages are not."""
+    try:
+        return spec.bytes({})
+    except SpecError:
         raise SpecError(
             "moves as many bytes as a spec of static sizes",
             rule="against",
             field="against",
             value=name,
             hint="give the spec ints for its dynamic dimensions",
-        )
-    return spec.bytes({})
+        ) from None
 
 
 def _repeated(given: Tensors, count: int, dtype: torch.dtype) -> torch.Tensor:

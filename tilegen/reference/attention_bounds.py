@@ -5,9 +5,9 @@ largest partial sum near it or a product; `tilegen.reference.bounds` carries tha
 score ops. Exponent and base are rounded, at most 4 u of each, and so is the exponential, 8 u.
 
 *Weights* are relative to the largest score so far. Each rescale costs 6 u and rounds the difference
-of two bases; there are at most as many as blocks of 16 keys. They are rounded to the type of v,
-in float16 at least to 2^-25 of the largest weight. Sums of them take at most 64 additions in a
-thread, some across threads, and one a block.
+of two bases; there are at most as many as blocks of 16 keys. They are rounded to the type of v, in
+float16 at least to 2^-25 of the largest weight, and flushed to 0 below 2^-126 of it. Sums of them
+take at most 64 additions in a thread, some across threads, and one a block.
 
 *Output.* Products with values err as those of scores, and in whichever order blocks come. The
 quotient costs 4 u. Whatever scores may be, the output lies between the smallest and the largest
@@ -33,6 +33,7 @@ from tilegen.specs.scores import ScoreMod, score_step
 Tensors = Mapping[str, torch.Tensor]
 
 PRODUCT = (2 + 9) / 8 * UNIT  # of one product, relative to the largest partial sum near it
+FLUSHED = 2.0**-126  # exponentials below are flushed to 0, and bfloat16 loses bits of them
 _FAINT = -16.0  # weights below exp of this may vanish in float16, and with them an infinite value
 
 
@@ -137,7 +138,7 @@ def _output(
     values = piece.of("v", torch.float64)
     values = torch.where(values.isfinite(), values, 0.0)
     epsilon = piece.spec.dtype.epsilon
-    floor = 2.0**-25 if piece.spec.dtype == DType.float16 else 0.0
+    floor = 2.0**-25 if piece.spec.dtype == DType.float16 else FLUSHED
     away = weights * error.expm1().clamp_max(1e30)
     size = values.abs()
     stray = (away + weights * epsilon) @ size + floor * (shown.to(size.dtype) @ size)

@@ -13,12 +13,10 @@ from math import ceil
 import torch
 
 from tilegen.dtypes import DType
-from tilegen.reference.attention_bounds import PRODUCT, path_error
+from tilegen.reference.attention_bounds import FLUSHED, PRODUCT, path_error
 from tilegen.reference.bounds import FP32_MAX, UNIT
 from tilegen.reference.mla import Sequence, attended, empty_outputs, sequences
 from tilegen.specs.mla import MlaDecode
-
-_FLUSHED = 2.0**-126  # exponentials below are flushed to 0, and bfloat16 loses bits of them
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -77,7 +75,7 @@ def _output(
 ) -> torch.Tensor:
     values = torch.where(one.values.isfinite(), one.values, 0.0)
     epsilon = one.spec.dtype.epsilon
-    floor = 2.0**-25 if one.spec.dtype == DType.float16 else _FLUSHED
+    floor = 2.0**-25 if one.spec.dtype == DType.float16 else FLUSHED
     away = weights * error.expm1().clamp_max(1e30)
     size = values.abs()
     stray = (away + weights * (epsilon + merged)) @ size + floor * size.sum(0)

@@ -4,12 +4,16 @@ import re
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from simulate.test_attention import attention, built
 
 import tilegen as tg
 from tilegen.dims import known_sizes
+from tilegen.families import family_of
 from tilegen.reference import inputs
 from tilegen.simulate import run_program
+from tilegen.targets import TARGETS
 
 torch.set_num_threads(1)
 
@@ -205,3 +209,52 @@ def test_ends_that_are_none_are_refused(ends, dtype, message):
     operands = {**drawn(spec), "cu_seqlens_q": torch.tensor(ends, dtype=dtype)}
     with pytest.raises(tg.OperandError, match=f"'cu_seqlens_q': {message}"):
         tg.verify(built(spec), on="cpu", operands=operands)
+
+
+EDGES = {
+    "one query": {"seq_q": 1, "seq_kv": 33, "align": "top-left", "block_n": 32},
+    "fewer queries than a tile": {"seq_q": 32, "seq_kv": 256, "align": "top-left", "block_n": 64},
+    "a last tile of few": {"seq_q": 100, "seq_kv": 300, "align": "top-left", "block_n": 112},
+    "ends together": {"seq_q": 130, "seq_kv": 130, "align": "bottom-right", "block_n": 128},
+    "more keys": {"seq_q": 130, "seq_kv": 258, "align": "bottom-right", "block_n": 128},
+    "more queries": {"seq_q": 258, "seq_kv": 130, "align": "bottom-right", "block_n": 128},
+}
+
+
+@pytest.mark.parametrize("edge", EDGES.values(), ids=EDGES)
+def test_causal_blocks_are_masked_where_they_are_cut(edge):
+    """Found by the fuzzer: tiles walk blocks for rows past the last query, too."""
+    sizes = {name: edge[name] for name in ("seq_q", "seq_kv")}
+    spec = tg.Attention(
+        batch=1, heads=2, kv_heads=2, head_dim=32, dtype="float16",
+        mask=tg.Causal(align=edge["align"]), **sizes,
+    )  # fmt: skip
+    schedule = tg.AttentionSchedule(
+        variant="warp_specialized", block_m=128, block_n=edge["block_n"], num_stages=2, threads=256
+    )
+    program = tg.build(spec, target="sm_90a", schedule=schedule)
+    assert tg.verify(program, on="cpu").ok
+
+
+@example(1, 33, "top-left", 128, 32)
+@settings(max_examples=200)
+@given(
+    st.integers(1, 700), st.integers(1, 700), st.sampled_from(("bottom-right", "top-left")),
+    st.sampled_from((64, 128, 192)), st.sampled_from((32, 64, 80, 112, 128, 192)),
+)  # fmt: skip
+def test_later_blocks_are_whole_where_the_first_alone_is_masked(q, kv, align, rows, keys):
+    spec = tg.Attention(
+        batch=1, heads=2, kv_heads=2, seq_q=q, seq_kv=kv, head_dim=32, dtype="float16",
+        mask=tg.Causal(align=align),
+    )  # fmt: skip
+    schedule = tg.AttentionSchedule(
+        variant="warp_specialized", block_m=rows, block_n=keys, num_stages=1, threads=2 * rows,
+        order="queries",
+    )  # fmt: skip
+    geometry = family_of(spec).part("geometry")(spec, schedule, TARGETS["sm_90a"], ())
+    if not geometry.first_alone:
+        return
+    offset = kv - q if align == "bottom-right" else 0
+    for m0 in range(0, q, rows):
+        stop = -(-min(m0 + rows + offset, kv) // keys)
+        assert (stop - 1) * keys <= max(m0 + offset + 1, 0) or stop <= 1

@@ -30,7 +30,10 @@ PROGRAMS = {
     "roles": attention("warp_specialized", seq_q=130, head_dim=64),
     "roles, causal": attention("warp_specialized", seq_q=130, head_dim=64, mask=tg.Causal()),
     "sink": attention("pipelined", sink=True, return_lse=True),
+    "tiny scale": attention("pipelined", scale=1e-35),
+    "roles, tiny scale": attention("warp_specialized", seq_q=130, head_dim=64, scale=1e-35),
     "decode": tg.build(tg.Decode(**DECODE), target="sm_90a"),
+    "decode, tiny scale": tg.build(tg.Decode(**DECODE, scale=1e-35), target="sm_90a"),
     "decode, paged": tg.build(tg.Decode(**DECODE, page_size=48), target="sm_90a"),
     "MLA pipelined": mla("pipelined"),
     "MLA roles": mla("warp_specialized", page_size=256),
@@ -43,3 +46,15 @@ def test_the_largest_score_has_the_weight_1(program):
     for seed in (0, 1):
         outcome = judge(Case(program=program, values="large", seed=seed), on="cpu")
         assert outcome.ok, outcome
+
+
+def test_weights_that_are_flushed_are_no_fault():
+    """Found by the fuzzer: beside a sink far above it, a score has a weight below 2^-126."""
+    spec = tg.Decode(
+        batch=2, heads=16, kv_heads=1, kv_len=12, head_dim=128, dtype="bfloat16", page_size=192,
+        scale=0.79541015625, sink=True,
+    )  # fmt: skip
+    schedule = tg.DecodeSchedule(block_n=16, num_stages=1, threads=128, num_splits=1)
+    program = tg.build(spec, target="sm_90a", schedule=schedule)
+    outcome = judge(Case(program=program, sizes={"pages": 32}, values="integers", seed=7), on="cpu")
+    assert outcome.ok, outcome

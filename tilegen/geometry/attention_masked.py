@@ -49,15 +49,15 @@ class AttentionMasked(AttentionTorch):
 
     def sees_given(self, in_tile: bool) -> tuple[str, ...]:
         """Return the arguments: for pairs of a tile, whose documents are held, or for any."""
-        own, other = self.document("m0 + i"), self.document("n0 + j")
+        own, other = self.document("i"), self.document("j")
         held = {name: f"{name}[{at}]" for name, at in zip(HELD, "ij", strict=True)}
         found = held if in_tile else dict(zip(HELD, (own, other), strict=True))
         return tuple(found.get(name, name) for name in self.sees_takes)
 
-    def document(self, place: str) -> str:
-        """Return the document of a query or of a key."""
-        own = self.places.position(place) if place.startswith("m0") else place
-        return f"{self.held_documents}[b, {own}]"
+    def document(self, index: Literal["i", "j"]) -> str:
+        """Return the document of query i or of key j of a tile."""
+        place = self.places.position("m0 + i") if index == "i" else "n0 + j"
+        return f"{self.held_documents}[b, {place}]"
 
     @property
     def range_lines(self) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class AttentionMasked(AttentionTorch):
             return True
         for m0 in range(0, q, rows):
             _, by_all = bounds(mask, m0, q, kv)
-            _, by_some = bounds(mask, min(m0 + rows, q) - 1, q, kv)
+            _, by_some = bounds(mask, m0 + rows - 1, q, kv)  # rows beyond the last query too
             if (ceil(by_some / keys) - 1) * keys > by_all:
                 return False
         return True

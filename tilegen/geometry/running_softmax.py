@@ -34,6 +34,16 @@ class RunningSoftmax(Parameters):
         return "LOG2_E" if self.scales_first else "LOG2_SCALE"
 
     @property
+    def far(self) -> str:
+        """The size of scores whose exponents are 16 apart, or the largest that is not infinite."""
+        found = 2.0**27 / self._factor
+        return f"2.0**27 / {self.log2_scale}" if found < 3.4e38 else "3.4e38"
+
+    @property
+    def _factor(self) -> float:
+        return LOG2_E * (1.0 if self.scales_first else self.spec.scale)
+
+    @property
     def coarse_scale(self) -> float:
         """The power of two at or above that factor, for exponents too large to be exact.
 
@@ -43,5 +53,5 @@ class RunningSoftmax(Parameters):
         two it is 1; and where floats are 16 apart, all others are below 2^-7 by either factor, as
         is what was summed before by the other one.
         """
-        fraction, exponent = frexp(LOG2_E * (1.0 if self.scales_first else self.spec.scale))
+        fraction, exponent = frexp(self._factor)
         return ldexp(1.0, exponent - (fraction == 0.5))

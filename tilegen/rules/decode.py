@@ -43,7 +43,7 @@ def _pages(g: DecodeGeometry) -> Iterator[Violation]:
     elif g.pages > MAX_PAGES:
         yield Violation("block_n", block, f"{g.pages} pages a block are more than {MAX_PAGES}")
     elif g.barriers * 8 > BARRIER_BYTES:
-        copies = g.barriers // (2 * g.schedule.num_stages)
+        copies = sum(map(g.copies, "kv"))
         yield Violation(
             "block_n",
             block,

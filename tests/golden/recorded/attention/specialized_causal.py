@@ -155,6 +155,7 @@ def build(sms=132):
             score(q_shared[q_slot, :, :], k_shared[slot, :, :], scores)
             T.wait_wgmma(0)
             T.barrier_arrive(k_empty[slot])
+            # Of the blocks of a tile, the mask cuts the last one alone, which comes first.
             weigh(m0, (stop - 1) * BLOCK_N, True, scores, sums, rows)
             T.copy(scores, weights)
             for step in T.serial(steps - 1):

@@ -92,7 +92,7 @@ def build():
             steps = share + T.if_then_else(split < rest, 1, 0)
             for step in T.Pipelined(steps, num_stages=1):
                 n0 = (first + step) * BLOCK_N
-                # Each page has copies of its own, made in loops of Python; none past the last key.
+                # Each page has copies of its own, made in loops of Python; past the last key, its page.
                 last = (length - 1) // PAGE_SIZE
                 page0 = page_table[b, n0 // PAGE_SIZE]
                 page1 = page_table[b, T.min(n0 // PAGE_SIZE + 1, last)]

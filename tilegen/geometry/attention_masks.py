@@ -24,8 +24,6 @@ from tilegen.specs.masks import (
 )
 
 _LONG = 64  # characters of a condition that is written out
-
-
 _LONGEST = 80  # columns of a statement before it is parted
 _COLUMNS = 84  # of a statement in a mainloop
 HELD: tuple[str, ...] = ("query_document", "key_document")  # of a query and of a key

@@ -137,21 +137,24 @@ class DecodeBlocks(RunningSoftmax):
         page = self.spec.page_size
         return 0 if page is None or self.schedule.block_n <= page else self.schedule.block_n // page
 
+    def columns_of(self, name: str) -> int:
+        """Return the columns of the tile of k or v."""
+        return self.width if name == "k" else self.width_v
+
     def piece(self, name: str) -> int:
         """Return the columns of k or v that a copy of a page has.
 
         TMA fills what lies together: of a tile that tensor cores read, rows of as many columns as
         it is swizzled over.
         """
-        width = self.width if name == "k" else self.width_v
+        width = self.columns_of(name)
         if not self.tma_load(name) or self.widens:
             return width
         return next(columns for columns in SWIZZLED if width % columns == 0)
 
     def copies(self, name: str) -> int:
         """Return how many copies a block of k or v takes."""
-        width = self.width if name == "k" else self.width_v
-        return self.pages * width // self.piece(name) if self.pages else 1
+        return self.pages * self.columns_of(name) // self.piece(name) if self.pages else 1
 
     @property
     def barriers(self) -> int:

@@ -66,12 +66,12 @@ def kernels(source: str) -> tuple[KernelSource, ...]:
     nodes = tuple(ast.walk(tree))
     constants = _constants(nodes)
     macros, functions = _decorated(nodes, "macro"), _decorated(nodes, "prim_func")
-    known: dict[str, str] = {}
-    for function in functions:
-        known |= _kernel(function, constants).dtypes
     readers = frozenset(one.name for one in macros if _only_reads(one))
     ordered = sorted((*macros, *functions), key=lambda one: one.lineno)
     found = [_kernel(one, constants) for one in ordered]
+    known: dict[str, str] = {}
+    for kernel in found:
+        known |= kernel.dtypes if kernel.function in functions else {}
     return tuple(evolve(one, dtypes={**known, **one.dtypes}, readers=readers) for one in found)
 
 

@@ -96,8 +96,8 @@ def test_a_key_that_is_not_finite_reaches_those_who_see_it(value):
 # diagnostic, or "values" where only these are wrong.
 FAULTS = {
     "weights of the first are not waited for": (
-        "                T.sync_threads(8, 256)\n                for i",
-        "                for i",
+        "                T.sync_threads(8, 256)\n",
+        "",
         1,
         {"race", "uninitialized"},
     ),
@@ -106,6 +106,24 @@ FAULTS = {
         "",
         1,
         {"race", "uninitialized"},
+    ),
+    "the largest of the first is not waited for": (
+        "                T.sync_threads(13, 256)\n",
+        "",
+        1,
+        {"race", "uninitialized"},
+    ),
+    "the largest of the second is not waited for": (
+        "                T.sync_threads(14, 256)\n",
+        "",
+        1,
+        {"race", "uninitialized"},
+    ),
+    "scores are weighed before they are summed": (
+        "                T.wait_wgmma(1)  #",
+        "                T.wait_wgmma(2)  #",
+        1,
+        {"race"},
     ),
     "the second does not tell": (
         "                T.named_barrier_arrive(9, 256)\n",
@@ -122,8 +140,10 @@ FAULTS = {
         {"race"},
     ),
     "the second half of it too": (
-        "                T.wait_wgmma(2)\n                if pair + 1 < pairs:\n",
-        "                T.wait_wgmma(3)\n                if pair + 1 < pairs:\n",
+        "                T.wait_wgmma(0)\n                if pair + 1 < pairs:\n"
+        "                    load(group, cache, first + pair + 1, 0, (1, 2)",
+        "                if pair + 1 < pairs:\n"
+        "                    load(group, cache, first + pair + 1, 0, (1, 2)",
         1,
         {"race"},
     ),

@@ -19,7 +19,8 @@ class MlaRoles(MlaBlocks):
     def first_barrier(self) -> int:
         """The named barrier of weights of the first warpgroup; then that of the second one's.
 
-        After these, the one of all threads at the end, and one of each warpgroup's own.
+        After these, the one of all threads at the end, one of each warpgroup's own, and those of
+        the largest scores of either.
         """
         return FIRST_BARRIER
 

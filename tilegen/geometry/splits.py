@@ -12,7 +12,8 @@ from tilegen.dtypes import DType
 from tilegen.specs.operands import Operand
 
 MAX_SPLITS = 256
-_COLUMNS = 128  # of a row of the output that a CTA merges, one a thread
+_COLUMNS = 256  # of a row of the output that a CTA merges
+_THREADS = 128  # that merge them
 _AHEAD = 32  # splits whose parts a thread has on their way at once
 # Microseconds: of the first launch before its keys, of a CTA on every slot beside its steps, of the
 # second launch, and of a split in it.
@@ -79,8 +80,18 @@ class Splits:
 
     @property
     def columns(self) -> int:
-        """Columns of a row of the output that a CTA merges, and its threads."""
+        """Columns of a row of the output that a CTA merges."""
         return min(_COLUMNS, max(32, 1 << (self.dim_v - 1).bit_length()))
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA that merges: one a column, or one every two."""
+        return min(_THREADS, self.columns)
+
+    @property
+    def holds(self) -> bool:
+        """Whether a thread asks for its elements of all parts at once, and holds them."""
+        return self.count <= _AHEAD
 
     @property
     def chunks(self) -> int:

@@ -23,7 +23,7 @@ SEQ_Q = 2
 HEADS, KV_HEADS, GROUP = 96, 1, 96
 DIM, DIM_V = 128, 256
 BLOCK_M, BLOCK_N = 128, 64
-SPLITS, COLUMNS = 8, 128
+SPLITS, COLUMNS = 8, 256
 SCALE, LOG2_E = 0.08838834764831845, 1.4426950408889634
 LOG2_SCALE = SCALE * LOG2_E
 LOWEST, FAR = -3.4e38, 2.0**27 / LOG2_SCALE  # from FAR on, exponents are 16 apart
@@ -140,12 +140,16 @@ def build():
                     query, head = (m0 + i) // GROUP, h * GROUP + (m0 + i) % GROUP
                     partial_lse[split, b, query, head] = T.log2(total[i]) + base[i]
 
-        with T.Kernel(batch, HEADS * 2, SEQ_Q, threads=COLUMNS) as (b, hd, m):
+        with T.Kernel(batch, HEADS, SEQ_Q, threads=128) as (b, hd, m):
             merged = T.alloc_fragment((COLUMNS,), "float32")
+            parts = T.alloc_fragment((SPLITS, COLUMNS), "float32")
             top = T.alloc_var("float32", init=-T.infinity("float32"))
             total = T.alloc_var("float32", init=0.0)
 
-            h, d0 = hd // 2, hd % 2 * COLUMNS
+            h = hd
+            # All of them are on their way while the weights are found.
+            for split, d in T.Parallel(SPLITS, COLUMNS):
+                parts[split, d] = partial_out[split, b, m, h, d]
             for split in T.unroll(SPLITS):
                 part = partial_lse[split, b, m, h]
                 top = T.if_then_else(top < part, part, top)
@@ -155,14 +159,12 @@ def build():
                 weight = T.exp2(partial_lse[split, b, m, h] - base)
                 total = total + weight
                 for d in T.Parallel(COLUMNS):
-                    # The part of a split without keys is not read.
-                    merged[d] += T.if_then_else(
-                        weight == 0.0, 0.0, weight * partial_out[split, b, m, h, d0 + d]
-                    )
+                    # What a split without keys left has no say.
+                    merged[d] += T.if_then_else(weight == 0.0, 0.0, weight * parts[split, d])
             for d in T.Parallel(COLUMNS):
                 merged[d] = T.if_then_else(total == 0.0, 0.0, merged[d] / total)
             for d in T.Parallel(COLUMNS):
-                out[b, m, h, d0 + d] = merged[d]
+                out[b, m, h, d] = merged[d]
 
     return decode_float16
 

@@ -26,7 +26,7 @@ LATENT, DIM = 512, 544
 WIDTH = 576
 HALF, PIECE, PIECES = 256, 64, 9
 BLOCK_M, BLOCK_N, TILES = 64, 64, 1
-SPLITS, COLUMNS = 8, 128
+SPLITS, COLUMNS = 8, 256
 SCALE = 0.07216878364870322
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -96,14 +96,22 @@ def build():
             total[i] *= rescale[i]
 
     @T.macro
-    def weigh(m0, n0, length, scores, rows):
+    def largest(group, m0, n0, length, scores, tops, rows):
         top, base, rescale, rate, total, part = rows
         if n0 + BLOCK_N > length - 1:
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 seen = n0 + j < length - 1 + (m0 + i) // HEADS
                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
         T.reduce_max(scores, top, dim=1, clear=False)
+        # The other warpgroup rescales its sums by it while the scores are weighed.
+        for i in T.Parallel(BLOCK_M):
+            tops[group, i] = top[i]
+        T.named_barrier_arrive(13 + group, 256)
         adopt(rows)
+
+    @T.macro
+    def weigh(scores, rows):
+        top, base, rescale, rate, total, part = rows
         for i, j in T.Parallel(BLOCK_M, BLOCK_N):
             scores[i, j] = T.exp2(scores[i, j] * rate[i] - base[i])
 
@@ -159,11 +167,10 @@ def build():
             n0 = 2 * (first + pair) * BLOCK_N
             if group == 0:
                 # The first block.
-                weigh(m0, n0, length, scores, rows)
+                largest(0, m0, n0, length, scores, tops, rows)
+                weigh(scores, rows)
                 T.copy(scores, weights)
                 T.copy(weights, weights0_shared)
-                for i in T.Parallel(BLOCK_M):
-                    tops[0, i] = top[i]
                 T.fence_proxy_async()
                 T.named_barrier_arrive(8, 256)
                 for i, d in T.Parallel(BLOCK_M, HALF):
@@ -178,14 +185,15 @@ def build():
                     load(group, cache, first + pair + 1, 0, (0, 4), ring)
                     load(group, cache, first + pair + 1, 0, (8, 9), ring)
                 # The second block, by the weights of the other warpgroup.
-                T.sync_threads(9, 256)
+                for piece in T.unroll(0, 4):
+                    T.barrier_wait(k_full[PIECES + piece], pair % 2)
+                T.sync_threads(14, 256)
                 for i in T.Parallel(BLOCK_M):
                     top[i] = tops[1, i]
                 adopt(rows)
                 for i, d in T.Parallel(BLOCK_M, HALF):
                     acc[i, d] *= rescale[i]
-                for piece in T.unroll(0, 4):
-                    T.barrier_wait(k_full[PIECES + piece], pair % 2)
+                T.sync_threads(9, 256)
                 clean(0, 1, n0 + BLOCK_N, length, k_shared)
                 T.wgmma_gemm(q_shared[:, LATENT:WIDTH], k_shared[1, :, 0:HALF], acc)
                 if pair + 1 < pairs:
@@ -195,29 +203,31 @@ def build():
                     score(0, pair + 1, (4, 8), q_shared, ring, scores)
                 T.wait_wgmma(0)
             else:
+                # Nothing is pending: without this, ptxas waits for the scores before it rescales.
+                T.wait_wgmma(0)
+                begin(1, pair, q_shared, rope, ring, scores)
+                score(1, pair, (4, 8), q_shared, ring, scores)
                 # The first block, by the weights of the other warpgroup.
-                T.sync_threads(8, 256)
+                for piece in T.unroll(4, 8):
+                    T.barrier_wait(k_full[piece], pair % 2)
+                T.sync_threads(13, 256)
                 for i in T.Parallel(BLOCK_M):
                     top[i] = tops[0, i]
                 adopt(rows)
                 for i, d in T.Parallel(BLOCK_M, HALF):
                     acc[i, d] *= rescale[i]
-                for piece in T.unroll(4, 8):
-                    T.barrier_wait(k_full[piece], pair % 2)
+                T.sync_threads(8, 256)
                 clean(1, 0, n0, length, k_shared)
                 T.wgmma_gemm(weights0_shared, k_shared[0, :, HALF:LATENT], acc)
-                begin(1, pair, q_shared, rope, ring, scores)
-                T.wait_wgmma(5)
+                T.wait_wgmma(1)  # the scores, while the values are multiplied
+                largest(1, m0, n0 + BLOCK_N, length, scores, tops, rows)
+                T.wait_wgmma(0)
                 if pair + 1 < pairs:
                     load(group, cache, first + pair + 1, 0, (4, 8), ring)
-                score(1, pair, (4, 8), q_shared, ring, scores)
-                T.wait_wgmma(0)
                 # The second block.
-                weigh(m0, n0 + BLOCK_N, length, scores, rows)
+                weigh(scores, rows)
                 T.copy(scores, weights)
                 T.copy(weights, q_shared[:, LATENT:WIDTH])
-                for i in T.Parallel(BLOCK_M):
-                    tops[1, i] = top[i]
                 T.fence_proxy_async()
                 T.named_barrier_arrive(9, 256)
                 for i, d in T.Parallel(BLOCK_M, HALF):
@@ -297,12 +307,16 @@ def build():
             else:
                 consume(1, here, cache, split, partial_out, partial_lse, tiles, ring, q_full)
 
-        with T.Kernel(BATCH, HEADS * 4, SEQ_Q, threads=COLUMNS) as (b, hd, m):
+        with T.Kernel(BATCH, HEADS * 2, SEQ_Q, threads=128) as (b, hd, m):
             merged = T.alloc_fragment((COLUMNS,), "float32")
+            parts = T.alloc_fragment((SPLITS, COLUMNS), "float32")
             top = T.alloc_var("float32", init=-T.infinity("float32"))
             total = T.alloc_var("float32", init=0.0)
 
-            h, d0 = hd // 4, hd % 4 * COLUMNS
+            h, d0 = hd // 2, hd % 2 * COLUMNS
+            # All of them are on their way while the weights are found.
+            for split, d in T.Parallel(SPLITS, COLUMNS):
+                parts[split, d] = partial_out[split, b, m, h, d0 + d]
             for split in T.unroll(SPLITS):
                 part = partial_lse[split, b, m, h]
                 top = T.if_then_else(top < part, part, top)
@@ -312,10 +326,8 @@ def build():
                 weight = T.exp2(partial_lse[split, b, m, h] - base)
                 total = total + weight
                 for d in T.Parallel(COLUMNS):
-                    # The part of a split without keys is not read.
-                    merged[d] += T.if_then_else(
-                        weight == 0.0, 0.0, weight * partial_out[split, b, m, h, d0 + d]
-                    )
+                    # What a split without keys left has no say.
+                    merged[d] += T.if_then_else(weight == 0.0, 0.0, weight * parts[split, d])
             for d in T.Parallel(COLUMNS):
                 merged[d] = T.if_then_else(total == 0.0, 0.0, merged[d] / total)
             for d in T.Parallel(COLUMNS):

@@ -134,11 +134,15 @@ def build():
             for i in T.Parallel(BLOCK_M):
                 partial_lse[split, b, 0, m0 + i] = T.log2(total[i]) + base[i]
 
-        with T.Kernel(batch, HEADS, SEQ_Q, threads=COLUMNS) as (b, h, m):
+        with T.Kernel(batch, HEADS, SEQ_Q, threads=128) as (b, h, m):
             merged = T.alloc_fragment((COLUMNS,), "float32")
+            parts = T.alloc_fragment((SPLITS, COLUMNS), "float32")
             top = T.alloc_var("float32", init=-T.infinity("float32"))
             total = T.alloc_var("float32", init=0.0)
 
+            # All of them are on their way while the weights are found.
+            for split, d in T.Parallel(SPLITS, COLUMNS):
+                parts[split, d] = partial_out[split, b, m, h, d]
             for split in T.unroll(SPLITS):
                 part = partial_lse[split, b, m, h]
                 top = T.if_then_else(top < part, part, top)
@@ -148,10 +152,8 @@ def build():
                 weight = T.exp2(partial_lse[split, b, m, h] - base)
                 total = total + weight
                 for d in T.Parallel(COLUMNS):
-                    # The part of a split without keys is not read.
-                    merged[d] += T.if_then_else(
-                        weight == 0.0, 0.0, weight * partial_out[split, b, m, h, d]
-                    )
+                    # What a split without keys left has no say.
+                    merged[d] += T.if_then_else(weight == 0.0, 0.0, weight * parts[split, d])
             for d in T.Parallel(COLUMNS):
                 merged[d] = T.if_then_else(total == 0.0, 0.0, merged[d] / total)
             for d in T.Parallel(COLUMNS):

@@ -25,7 +25,7 @@ SEQ_Q, HEADS = 2, 16
 PAGE_SIZE = 64
 LATENT, DIM = 512, 576
 BLOCK_M, BLOCK_N, TILES = 64, 64, 1
-SPLITS, COLUMNS = 4, 128
+SPLITS, COLUMNS = 4, 256
 SCALE = 0.07216878364870322
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -144,12 +144,16 @@ def build():
                 query, head = (m0 + i) // HEADS, (m0 + i) % HEADS
                 partial_lse[split, b, query, head] = T.log2(total[i]) + base[i]
 
-        with T.Kernel(batch, HEADS * 4, SEQ_Q, threads=COLUMNS) as (b, hd, m):
+        with T.Kernel(batch, HEADS * 2, SEQ_Q, threads=128) as (b, hd, m):
             merged = T.alloc_fragment((COLUMNS,), "float32")
+            parts = T.alloc_fragment((SPLITS, COLUMNS), "float32")
             top = T.alloc_var("float32", init=-T.infinity("float32"))
             total = T.alloc_var("float32", init=0.0)
 
-            h, d0 = hd // 4, hd % 4 * COLUMNS
+            h, d0 = hd // 2, hd % 2 * COLUMNS
+            # All of them are on their way while the weights are found.
+            for split, d in T.Parallel(SPLITS, COLUMNS):
+                parts[split, d] = partial_out[split, b, m, h, d0 + d]
             for split in T.unroll(SPLITS):
                 part = partial_lse[split, b, m, h]
                 top = T.if_then_else(top < part, part, top)
@@ -159,10 +163,8 @@ def build():
                 weight = T.exp2(partial_lse[split, b, m, h] - base)
                 total = total + weight
                 for d in T.Parallel(COLUMNS):
-                    # The part of a split without keys is not read.
-                    merged[d] += T.if_then_else(
-                        weight == 0.0, 0.0, weight * partial_out[split, b, m, h, d0 + d]
-                    )
+                    # What a split without keys left has no say.
+                    merged[d] += T.if_then_else(weight == 0.0, 0.0, weight * parts[split, d])
             for d in T.Parallel(COLUMNS):
                 merged[d] = T.if_then_else(total == 0.0, 0.0, merged[d] / total)
             for d in T.Parallel(COLUMNS):

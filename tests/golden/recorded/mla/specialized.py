@@ -87,14 +87,22 @@ def build():
             total[i] *= rescale[i]
 
     @T.macro
-    def weigh(m0, n0, length, scores, rows):
+    def largest(group, m0, n0, length, scores, tops, rows):
         top, base, rescale, rate, total, part = rows
         if n0 + BLOCK_N > length:
             for i, j in T.Parallel(BLOCK_M, BLOCK_N):
                 seen = n0 + j < length
                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity("float32"))
         T.reduce_max(scores, top, dim=1, clear=False)
+        # The other warpgroup rescales its sums by it while the scores are weighed.
+        for i in T.Parallel(BLOCK_M):
+            tops[group, i] = top[i]
+        T.named_barrier_arrive(13 + group, 256)
         adopt(rows)
+
+    @T.macro
+    def weigh(scores, rows):
+        top, base, rescale, rate, total, part = rows
         for i, j in T.Parallel(BLOCK_M, BLOCK_N):
             scores[i, j] = T.exp2(scores[i, j] * rate[i] - base[i])
 
@@ -162,11 +170,10 @@ def build():
             n0 = 2 * (first + pair) * BLOCK_N
             if group == 0:
                 # The first block.
-                weigh(m0, n0, length, scores, rows)
+                largest(0, m0, n0, length, scores, tops, rows)
+                weigh(scores, rows)
                 T.copy(scores, weights)
                 T.copy(weights, weights0_shared)
-                for i in T.Parallel(BLOCK_M):
-                    tops[0, i] = top[i]
                 T.fence_proxy_async()
                 T.named_barrier_arrive(8, 256)
                 for i, d in T.Parallel(BLOCK_M, HALF):
@@ -180,14 +187,15 @@ def build():
                 if pair + 1 < pairs:
                     T.barrier_arrive(k_empty[0])
                 # The second block, by the weights of the other warpgroup.
-                T.sync_threads(9, 256)
+                for piece in T.unroll(0, 2):
+                    T.barrier_wait(k_full[PIECES + piece], pair % 2)
+                T.sync_threads(14, 256)
                 for i in T.Parallel(BLOCK_M):
                     top[i] = tops[1, i]
                 adopt(rows)
                 for i, d in T.Parallel(BLOCK_M, HALF):
                     acc[i, d] *= rescale[i]
-                for piece in T.unroll(0, 2):
-                    T.barrier_wait(k_full[PIECES + piece], pair % 2)
+                T.sync_threads(9, 256)
                 clean(0, 1, n0 + BLOCK_N, length, k_shared)
                 T.wgmma_gemm(q_shared[:, LATENT:DIM], k_shared[1, :, 0:HALF], acc)
                 if pair + 1 < pairs:
@@ -197,29 +205,31 @@ def build():
                     score(0, pair + 1, (2, 4), q_shared, ring, scores)
                 T.wait_wgmma(0)
             else:
+                # Nothing is pending: without this, ptxas waits for the scores before it rescales.
+                T.wait_wgmma(0)
+                begin(1, pair, q_shared, rope, ring, scores)
+                score(1, pair, (2, 4), q_shared, ring, scores)
                 # The first block, by the weights of the other warpgroup.
-                T.sync_threads(8, 256)
+                for piece in T.unroll(2, 4):
+                    T.barrier_wait(k_full[piece], pair % 2)
+                T.sync_threads(13, 256)
                 for i in T.Parallel(BLOCK_M):
                     top[i] = tops[0, i]
                 adopt(rows)
                 for i, d in T.Parallel(BLOCK_M, HALF):
                     acc[i, d] *= rescale[i]
-                for piece in T.unroll(2, 4):
-                    T.barrier_wait(k_full[piece], pair % 2)
+                T.sync_threads(8, 256)
                 clean(1, 0, n0, length, k_shared)
                 T.wgmma_gemm(weights0_shared, k_shared[0, :, HALF:LATENT], acc)
-                begin(1, pair, q_shared, rope, ring, scores)
-                T.wait_wgmma(3)
+                T.wait_wgmma(1)  # the scores, while the values are multiplied
+                largest(1, m0, n0 + BLOCK_N, length, scores, tops, rows)
+                T.wait_wgmma(0)
                 if pair + 1 < pairs:
                     T.barrier_arrive(k_empty[0])
-                score(1, pair, (2, 4), q_shared, ring, scores)
-                T.wait_wgmma(0)
                 # The second block.
-                weigh(m0, n0 + BLOCK_N, length, scores, rows)
+                weigh(scores, rows)
                 T.copy(scores, weights)
                 T.copy(weights, q_shared[:, LATENT:DIM])
-                for i in T.Parallel(BLOCK_M):
-                    tops[1, i] = top[i]
                 T.fence_proxy_async()
                 T.named_barrier_arrive(9, 256)
                 for i, d in T.Parallel(BLOCK_M, HALF):

@@ -23,7 +23,7 @@ BATCH, SEQ_Q, HEADS = 64, 1, 20
 KV_LEN = 8192
 LATENT, DIM = 256, 320
 BLOCK_M, BLOCK_N, TILES = 64, 64, 1
-SPLITS, COLUMNS = 2, 128
+SPLITS, COLUMNS = 2, 256
 SCALE = 0.07216878364870322
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -149,12 +149,15 @@ def build():
             for i in T.Parallel(BLOCK_M):
                 partial_lse[split, b, 0, m0 + i] = T.log2(total[i]) + base[i]
 
-        with T.Kernel(BATCH, HEADS * 2, SEQ_Q, threads=COLUMNS) as (b, hd, m):
+        with T.Kernel(BATCH, HEADS, SEQ_Q, threads=128) as (b, h, m):
             merged = T.alloc_fragment((COLUMNS,), "float32")
+            parts = T.alloc_fragment((SPLITS, COLUMNS), "float32")
             top = T.alloc_var("float32", init=-T.infinity("float32"))
             total = T.alloc_var("float32", init=0.0)
 
-            h, d0 = hd // 2, hd % 2 * COLUMNS
+            # All of them are on their way while the weights are found.
+            for split, d in T.Parallel(SPLITS, COLUMNS):
+                parts[split, d] = partial_out[split, b, m, h, d]
             for split in T.unroll(SPLITS):
                 part = partial_lse[split, b, m, h]
                 top = T.if_then_else(top < part, part, top)
@@ -164,17 +167,14 @@ def build():
                 weight = T.exp2(partial_lse[split, b, m, h] - base)
                 total = total + weight
                 for d in T.Parallel(COLUMNS):
-                    # The part of a split without keys is not read.
-                    merged[d] += T.if_then_else(
-                        weight == 0.0, 0.0, weight * partial_out[split, b, m, h, d0 + d]
-                    )
+                    # What a split without keys left has no say.
+                    merged[d] += T.if_then_else(weight == 0.0, 0.0, weight * parts[split, d])
             for d in T.Parallel(COLUMNS):
                 merged[d] = T.if_then_else(total == 0.0, 0.0, merged[d] / total)
             for d in T.Parallel(COLUMNS):
-                out[b, m, h, d0 + d] = merged[d]
-            if d0 == 0:
-                for i in T.Parallel(1):
-                    lse[b, h, m + i] = (T.log2(total) + base) * LN_2
+                out[b, m, h, d] = merged[d]
+            for i in T.Parallel(1):
+                lse[b, h, m + i] = (T.log2(total) + base) * LN_2
 
     return mla_decode_bfloat16_split_lse
 

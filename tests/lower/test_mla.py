@@ -64,7 +64,7 @@ def test_pages_lower_with_splits():
     assert MLA["paged_split"].landmarks().tma_load == 1
 
 
-@pytest.mark.parametrize(("name", "most"), [("plain", 100), ("halves", 222)])
+@pytest.mark.parametrize(("name", "most"), [("plain", 100), ("halves", 226)])
 def test_kernels_are_short(name, most):
     lines = MLA[name].source.splitlines()
     body = lines[lines.index("def build():") : lines.index("def main():")]

@@ -118,6 +118,11 @@ class Splits:
         """The place of an element of a CTA in the output, as an index."""
         return "b, m, h, d" if self.chunks == 1 else "b, m, h, d0 + d"
 
+    @property
+    def part(self) -> str:
+        """The element of a part, as an index."""
+        return "parts[split, d]" if self.holds else f"partial_out[split, {self.element}]"
+
     def grid(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
         """Return the grid (x, y, z) of the second launch."""
         return size(self.batch, sizes), self.heads * self.chunks, self.seq_q

@@ -17,7 +17,7 @@ import tilegen as tg
 from tilegen.cli import main
 from tilegen.errors import SpecError, TilegenError
 from tilegen.families import FAMILIES
-from tilegen.fuzz import Case, Layout, fuzz, replay
+from tilegen.fuzz import Case, Layout, fuzz, judge, replay
 from tilegen.fuzz.case import Finding, Outcome, finding
 from tilegen.fuzz.search import Search, saved
 from tilegen.fuzz.workers import Workers
@@ -71,6 +71,24 @@ def test_a_spec_keeps_its_chain_and_types():
     assert set(report.drawn["layout"]) == {"tt"}
     assert set(report.drawn["ops"]) == {"Bias"}
     assert set(report.drawn["dtype"]) == {"bfloat16"}
+
+
+def test_bits_are_compared_only_where_schedules_that_run_differ_by_stages():
+    """Keys at an odd pointer are not copied ahead: the default schedule, of other tiles, runs."""
+
+    def schedule(stages):
+        return tg.MlaSchedule(
+            block_m=48, block_n=128, num_stages=stages, threads=128, num_splits=4,
+            variant="pipelined",
+        )  # fmt: skip
+
+    spec = tg.MlaDecode(
+        batch=2, heads=16, kv_len=512, scale=0.19, latent_dim=128, page_size=256, dtype="float16"
+    )
+    program = tg.build(spec, target="sm_90a", schedule=schedule(0))
+    odd = {"kv": Layout(strides="dense", offset=1)}
+    case = Case(program=program, sizes={"pages": 5}, layouts=odd, other=schedule(1))
+    assert judge(case, on="cpu").ok
 
 
 # --- saved failures ---------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from tilegen.fuzz.machines import (
     build_binaries,
     failed,
     machine,
+    served,
     with_schedule,
 )
 from tilegen.fuzz.memory import Placed, operands, outputs, place
@@ -155,10 +156,14 @@ class Judge:
         other = self.case.other
         if other is None:
             return
-        program = self.case.program
+        program = with_schedule(self.case.program, other)
         with self.machine.otherwise():
-            run = self.run(self.inputs, self.sizes, program=with_schedule(program, other))
-        ours, theirs = (asdict(s, recurse=False) for s in (program.schedule, other))
+            run = self.run(self.inputs, self.sizes, program=program)
+        # What ran: where operands lie decides whether a schedule can serve them.
+        tensors = {name: placed.tensor for name, placed in self.inputs.items()}
+        tensors |= {name: output.tensor for name, output in first.items()}
+        ran = (served(one, tensors).schedule for one in (self.case.program, program))
+        ours, theirs = (asdict(schedule, recurse=False) for schedule in ran)
         changed = {name for name in ours if ours[name] != theirs[name]}
         stages = changed <= {"num_stages"}
         kind = "stages" if stages else "schedule"

@@ -125,7 +125,12 @@ def build_binaries(program: Program, tensors: Tensors) -> None:
     """Put the binaries of a program, and for such tensors, in the cache; CPU tensors will do."""
     if all(0 not in output.shape for output in program.spec.outputs):
         binary(program)
-        binary(placed(program, tensors)[0])
+        binary(served(program, tensors))
+
+
+def served(program: Program, tensors: Tensors) -> Program:
+    """Return the program that runs on such tensors."""
+    return placed(program, tensors)[0]
 
 
 def with_schedule(program: Program, schedule: Any) -> Program:

@@ -35,6 +35,32 @@ def test_rounds_are_drawn(family, limit):
     assert all(case.program.spec.family == family for case in cases)
 
 
+@pytest.mark.parametrize("family", ["attention", "decode", "mla"])
+def test_sequences_are_few_however_long_they_are(family):
+    """A reference that takes them one by one took minutes for a thousand of them."""
+    likes = {
+        "attention": tg.Attention(
+            batch=tg.dyn("seqs"), heads=2, kv_heads=2, seq_q=tg.dyn("extent"), seq_kv=9,
+            head_dim=32, dtype="float16",
+        ),
+        "decode": tg.Decode(
+            batch=tg.dyn("seqs"), heads=2, kv_heads=2, kv_len=tg.dyn("extent"), head_dim=32,
+            dtype="float16",
+        ),
+        "mla": tg.MlaDecode(
+            batch=tg.dyn("seqs"), heads=2, kv_len=tg.dyn("extent"), scale=0.1, dtype="float16"
+        ),
+    }  # fmt: skip
+    numbers = random.Random(0)
+    pair = next(pairs(numbers))
+    some = drawn(rounds(FAMILIES[family], likes[family], pair, None, 1100, 12), 10, 3)
+    sizes = [dict(case.sizes) for cases in some for case in cases]
+    counts = {size["seqs"] for size in sizes if "seqs" in size}
+    assert 3 < len(counts)
+    assert max(counts) <= 9
+    assert max(size["extent"] for size in sizes if "extent" in size) > 9
+
+
 def test_no_extreme_of_no_rows_is_drawn():
     like = tg.Reduce(rows=tg.dyn("m"), cols=5, op="argmin", dtype="float16", axis=0)
     numbers = random.Random(0)

@@ -26,6 +26,7 @@ Pair = tuple[type[EpilogueOp], type[EpilogueOp]]
 _HEALTH = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 _PRIMES = (2, 3, 5, 7, 13, 31, 61, 127, 257, 521, 1009)
 _BLOCKS = (16, 32, 64, 128, 256)
+_FEW = 9
 
 
 @frozen
@@ -36,10 +37,12 @@ class Fuzzed:
         specs: ``(limit, like, chains) -> strategy`` of specs with sizes up to ``limit`` and with
             drawn chains; like the spec ``like`` but for its sizes, unless that is None.
         is_exact: Whether a spec is computed without any rounding on small integers.
+        few: Fields of a spec whose sizes are small, as the reference takes them one by one.
     """
 
     specs: Callable[[int, Any, SearchStrategy[tuple[EpilogueOp, ...]]], SearchStrategy[Any]]
     is_exact: Callable[[Any], bool]
+    few: tuple[str, ...] = ()
 
 
 def drawn(strategy: SearchStrategy[_T], count: int, number: int) -> list[_T]:
@@ -89,9 +92,13 @@ def _blocks(schedule: Any) -> tuple[int, ...]:
 @st.composite
 def _dynamic(draw: st.DrawFn, program: Program, limit: int) -> dict[str, int]:
     """Draw a size for each dynamic dimension, near the edges of the program's tiles."""
-    near = sizes_near(limit, *_blocks(program.schedule))
-    filled = {dim for operand in program.spec.operands if operand.filled for dim in operand.shape}
-    drawn = {dim: max(draw(near), dim in filled) for dim in program.spec.dynamic}
+    spec = program.spec
+    few = {getattr(spec, name) for name in program.family.part("fuzz").few}
+    filled = {dim for operand in spec.operands if operand.filled for dim in operand.shape}
+    drawn = {}
+    for dim in spec.dynamic:
+        most = min(limit, _FEW) if dim in few else limit
+        drawn[dim] = max(draw(sizes_near(most, *_blocks(program.schedule))), dim in filled)
     return {dim.name: -(-size // dim.multiple_of) * dim.multiple_of for dim, size in drawn.items()}
 
 

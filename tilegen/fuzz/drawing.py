@@ -26,7 +26,7 @@ Pair = tuple[type[EpilogueOp], type[EpilogueOp]]
 _HEALTH = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 _PRIMES = (2, 3, 5, 7, 13, 31, 61, 127, 257, 521, 1009)
 _BLOCKS = (16, 32, 64, 128, 256)
-_FEW = 9
+_FEW = 9  # the most of what a reference takes one by one
 
 
 @frozen

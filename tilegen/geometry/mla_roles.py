@@ -19,10 +19,14 @@ class MlaRoles(MlaBlocks):
     def first_barrier(self) -> int:
         """The named barrier of weights of the first warpgroup; then that of the second one's.
 
-        After these, the one of all threads at the end, one of each warpgroup's own, and those of
-        the largest scores of either.
+        After these, the one of all threads at the end, and one of each warpgroup's own.
         """
         return FIRST_BARRIER
+
+    @property
+    def top_barrier(self) -> int:
+        """The named barrier of the first warpgroup's largest scores; then that of the second's."""
+        return FIRST_BARRIER + 5
 
     @property
     def owners(self) -> tuple[str, ...]:

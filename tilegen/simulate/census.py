@@ -13,7 +13,7 @@ _PARTS = frozenset(
 )
 _KNOWN_CALLS = (
     *(tir.VALUES | tir.TILE_OPERATIONS | tir.ELEMENT_ATOMICS | tir.INERT | _PARTS),
-    *(tir.ASYNCHRONOUS | tir.SYNCHRONIZATION | {tir.ELECT}),
+    *(tir.ASYNCHRONOUS | tir.SYNCHRONIZATION | {tir.ELECT, tir.LAUNCH_WAIT}),
 )
 _EXPRESSIONS = frozenset(
     "Var IntImm FloatImm StringImm Cast Add Sub Mul Div Mod FloorDiv FloorMod Min Max EQ NE LT LE "

@@ -104,6 +104,8 @@ def evaluate(scope: Scope, sites: Sites, node: tir.Node) -> Run:
         return operations.atomic(scope, node, name.split("_")[1], args)
     if scope.parallel:
         raise tir.refusal(f"operation {tir.full_operation(call)} inside T.Parallel", node)
+    if name == tir.LAUNCH_WAIT:
+        return lambda frame: frame.watch.synced.add(frame.watch.number)
     if name in tir.ASYNCHRONOUS or tir.UNCOMMITTED in tir.annotated(call):
         return agents.asynchronous(scope, node, name, args)
     if name in tir.SYNCHRONIZATION:

@@ -20,7 +20,9 @@ def left(body: Run, frame: Frame) -> bool:
     return False
 
 
-def clusters(tag: str, slot: int, count: Compute, body: Run, threads: int, size: int) -> Run:
+def clusters(
+    tag: str, slot: int, count: Compute, body: Run, threads: int, size: int, *, early: bool
+) -> Run:
     """Return what runs clusters of blocks one after the other, in the order of the seed.
 
     Args:
@@ -30,14 +32,14 @@ def clusters(tag: str, slot: int, count: Compute, body: Run, threads: int, size:
         body: What a block does.
         threads: Number of threads of a block.
         size: Number of blocks of a cluster.
+        early: Whether they may run while the launch before does.
     """
 
     def run(frame: Frame) -> None:
         watch, grid = frame.watch, int(count(frame))
         if grid % size:
             watch.fault("shape", tag, [], f"{grid} blocks are no clusters of {size}")
-        watch.launched = watch.counters["blocks"]
-        watch.counters["launches"] += 1
+        watch.launch(early=early)
         for first in frame.order(grid // size):
             watch.cluster, cluster = watch.counters["blocks"] + 1, Cluster(size)
             running: list[tuple[int, int, Frame]] = []
@@ -55,7 +57,9 @@ def clusters(tag: str, slot: int, count: Compute, body: Run, threads: int, size:
     return run
 
 
-def blocks(tag: str, slot: int, count: Compute, body: Run, threads: int | None) -> Run:
+def blocks(
+    tag: str, slot: int, count: Compute, body: Run, threads: int | None, *, early: bool
+) -> Run:
     """Return what runs blocks one after the other, in the order of the seed.
 
     Args:
@@ -65,13 +69,13 @@ def blocks(tag: str, slot: int, count: Compute, body: Run, threads: int | None) 
         body: What a block does, or the loop over the next axis.
         threads: Number of threads of a block, which do not all act as one; 0 if they do; None if
             the body is the loop over the next axis.
+        early: Whether they may run while the launch before does.
     """
 
     def run(frame: Frame) -> None:
         watch = frame.watch
         if not watch.block:
-            watch.launched = watch.counters["blocks"]
-            watch.counters["launches"] += 1
+            watch.launch(early=early)
         for index in frame.order(int(count(frame))):
             frame.values[slot] = watch.block[tag] = index
             if threads is not None:

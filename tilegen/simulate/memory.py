@@ -180,9 +180,15 @@ def settle(buffer: Buffer, watch: Watch, count: int) -> None:
 
 
 def _others(owner: torch.Tensor, watch: Watch) -> torch.Tensor:
-    """Return which elements were written in this launch, and nothing orders that before now."""
-    block = (owner > watch.launched) & (owner != watch.number)
-    return block | ((owner < -1 - watch.launched) & (owner != -1 - watch.cluster))
+    """Return which elements other blocks wrote, where nothing orders that before now."""
+    over = watch.before if watch.is_ahead else watch.launched
+    block = (owner > over) & (owner != watch.number)
+    return block | ((owner < -1 - over) & (owner != -1 - watch.cluster))
+
+
+def _or_before(watch: Watch) -> str:
+    """Return what to add to a message about blocks of a launch that begins before the last ends."""
+    return ", or of the launch before, whose end T.pdl_sync waits for" if watch.is_ahead else ""
 
 
 def note_read(buffer: Buffer, place: Place, watch: Watch, mask: torch.Tensor | None = None) -> None:
@@ -193,7 +199,7 @@ def note_read(buffer: Buffer, place: Place, watch: Watch, mask: torch.Tensor | N
         owner = buffer.owner[place]
         others = _others(owner, watch)
         said = "is read in one block and written in another of the same launch"
-        _require(others, buffer, place, watch, mask, "race", said)
+        _require(others, buffer, place, watch, mask, "race", said + _or_before(watch))
 
 
 def require_initialized(
@@ -222,7 +228,7 @@ def note_write(
         owner = owners[place]
         if watch.checks.ownership:
             others = _others(owner, watch)
-            said = "is written by two blocks of one launch"
+            said = "is written by two blocks of one launch" + _or_before(watch)
             _require(others, buffer, place, watch, mask, "race" if atomic else "double-write", said)
         mark = _ATOMIC if atomic else watch.number
         owners[place] = mark if mask is None else torch.where(mask, mark, owner)

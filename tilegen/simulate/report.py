@@ -173,6 +173,9 @@ class Watch:
         block: Indices of the running block by name.
         number: Number of the running block, counted over all launches from 1; 0 in none.
         launched: Number of blocks of the launches before this one.
+        before: Number of blocks of the launches before the last one.
+        early: Whether the launch may begin while the last one runs (``T.pdl_sync``).
+        synced: Numbers of its blocks that have waited for the end of the last one.
         cluster: Number of the first block of the running cluster; 0 if it has one block.
         actor: Who accesses memory; None where a block's threads all act as one, in order.
         suspected: An uninitialized read that may turn out to be a race with a later write.
@@ -183,9 +186,22 @@ class Watch:
         self.counters: Counter[str] = Counter()
         self.site: tuple[str, int] = ("", 0)
         self.block: dict[str, int] = {}
-        self.number = self.launched = self.cluster = 0
+        self.number = self.launched = self.before = self.cluster = 0
+        self.early = False
+        self.synced: set[int] = set()
         self.actor: Actor | None = None
         self.suspected: Diagnostic | None = None
+
+    def launch(self, *, early: bool) -> None:
+        """Begin a launch."""
+        self.before, self.launched = self.launched, self.counters["blocks"]
+        self.early, self.synced = early, set()
+        self.counters["launches"] += 1
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the running block has not waited for the end of the launch before."""
+        return self.early and self.number not in self.synced
 
     def fault(self, kind: Kind, buffer: str, elements: Sequence[Range], message: str) -> NoReturn:
         """Raise the Fault of a diagnostic at the running statement, or of what it follows from."""

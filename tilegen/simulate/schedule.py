@@ -97,7 +97,7 @@ def _holds(condition: str, target: Any) -> bool:
 
 
 def _require_no_hopper(function: tir.Node, level: str) -> None:
-    """Refuse what TileLang lowers only for targets with TMA, barriers and warpgroup products."""
+    """Refuse what TileLang lowers for sm_90 and later only."""
     for node in tir.walk(function.body):
         if tir.kind(node) == "SBlock":
             for buffer in node.alloc_buffers:

@@ -42,14 +42,18 @@ SYNCHRONIZATION = frozenset(
 )
 WAITS = frozenset(("mbarrier_wait_parity", "tvm_storage_sync", "cluster_sync"))
 # What TileLang lowers for Hopper and later only.
-HOPPER = frozenset("tma_copy wgmma_gemm wait_wgmma mbarrier_wait_parity cluster_sync".split())
+HOPPER = frozenset(
+    "tma_copy wgmma_gemm wait_wgmma mbarrier_wait_parity cluster_sync pdl_trigger pdl_sync".split()
+)
 BARRIER = "shared.barrier"
 ELECT = "tl_shuffle_elect"
+# A launch that calls it may begin before the last one ends, which is what the call waits for.
+LAUNCH_WAIT = "pdl_sync"
 UNCOMMITTED = "no_implicit_async_commit_wait"
 ELEMENT_ATOMICS = frozenset(f"atomic_{kind}_elem_op" for kind in ("add", "max", "min"))
 # Fences order nothing beyond what barriers do; how many registers there are changes no value.
 INERT = frozenset(
-    "fence_proxy_async pdl_trigger pdl_sync set_max_nreg no_set_max_nreg warpgroup_arrive "
+    "fence_proxy_async pdl_trigger set_max_nreg no_set_max_nreg warpgroup_arrive "
     "warpgroup_fence_operand annotate_producer_reg_dealloc annotate_consumer_reg_alloc".split()
 )
 STATEMENTS = frozenset(

@@ -111,9 +111,10 @@ def _launch(
     threads = None
     if not any(tir.is_launch(part) for part in tir.walk(node.body)):
         threads = tir.threads_of(node.body) if agents.act_apart(scope, node.body) else 0
+    early = tir.calls(node.body, (tir.LAUNCH_WAIT,))
     if threads and tag == "blockIdx.x" and (size := tir.cluster_of(node.body)) > 1:
-        return loops.clusters(tag, slot, count, body, threads, size)
-    return loops.blocks(tag, slot, count, body, threads)
+        return loops.clusters(tag, slot, count, body, threads, size, early=early)
+    return loops.blocks(tag, slot, count, body, threads, early=early)
 
 
 def _realize(scope: Scope, sites: Sites, node: tir.Node) -> Run:

@@ -41,6 +41,11 @@ class Target:
     max_threads: int = 1024
 
     @property
+    def pdl(self) -> bool:
+        """Whether a launch may begin before the last one ends: programmatic dependent launch."""
+        return self.tma  # both came with sm_90
+
+    @property
     def tilelang(self) -> dict[str, str]:
         """The target as ``tilelang.compile`` takes it."""
         return {"kind": self.kind, ("mcpu" if self.kind == "hip" else "arch"): self.name}

@@ -43,6 +43,22 @@ def test_an_axis_has_another_name_where_the_first_launch_sets_it():
     assert (bound.launch[1], bound.place) == ("b, hd, m", "h = hd")
 
 
+@pytest.mark.parametrize(("count", "overlaps"), [(1, False), (1, True), (4, False), (4, True)])
+def test_the_first_launch_lets_the_second_begin_where_there_is_one(count, overlaps):
+    splits = Splits(count=count, batch=3, seq_q=2, heads=8, dim_v=64, overlaps=overlaps)
+    assert splits.announces == (count == 4 and overlaps)
+
+
+@pytest.mark.parametrize("name", ["sm_80", "sm_90a", "sm_120a"])
+def test_launches_overlap_from_sm_90_on(name):
+    spec = tg.Decode(batch=1, heads=8, kv_heads=8, kv_len=4096, head_dim=64, dtype="bfloat16")
+    source = tg.build(spec, target=name, schedule=tg.DecodeSchedule(num_splits=2)).source
+    counts = [source.count(f"T.pdl_{what}()") for what in ("trigger", "sync")]
+    assert counts == ([1, 1] if name in ("sm_90a", "sm_120a") else [0, 0])
+    alone = tg.build(spec, target=name, schedule=tg.DecodeSchedule(num_splits=1)).source
+    assert "pdl" not in alone
+
+
 def _auto(tiles, blocks):
     work = Work(tiles=tiles, blocks=blocks, slots=H200.sms, busy_us=1.0, alone_us=0.75)
     return work.splits

@@ -71,6 +71,7 @@ class DecodeBlocks(RunningSoftmax):
             sink="sink" if spec.sink else "",
             lse="lse" if spec.return_lse else "",
             binds=self.row_tiles > 1,
+            overlaps=self.target.pdl,
         )
 
     @property

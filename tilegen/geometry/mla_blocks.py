@@ -62,6 +62,7 @@ class MlaBlocks(RunningSoftmax):
             dim_v=self.spec.latent_dim,
             names=(self.batch, "SEQ_Q", "HEADS", "LATENT"),
             lse="lse" if self.spec.return_lse else "",
+            overlaps=self.target.pdl,
         )
 
     @property

@@ -41,6 +41,7 @@ class Splits:
         lse: Name of the output (batch, heads, seq_q) of natural logarithms; "" for none.
         binds: Whether a statement of the first launch sets h, which TileLang then takes for no axis
             of the second.
+        overlaps: Whether the second launch begins while the first runs, and waits for its end.
     """
 
     count: int
@@ -52,6 +53,7 @@ class Splits:
     sink: str = ""
     lse: str = ""
     binds: bool = False
+    overlaps: bool = False
 
     @property
     def workspaces(self) -> tuple[Operand, ...]:
@@ -75,6 +77,11 @@ class Splits:
         if self.count == 1:
             return {}
         return {"SPLITS": self.count, "COLUMNS": self.columns}
+
+    @property
+    def announces(self) -> bool:
+        """Whether the first launch lets the second begin."""
+        return self.count > 1 and self.overlaps
 
     # --- the second launch --------------------------------------------------------------------
 

@@ -65,6 +65,7 @@ def build():
             total = T.alloc_fragment((BLOCK_M,), "float32")
             part = T.alloc_fragment((BLOCK_M,), "float32")
 
+            T.pdl_trigger()  # the next launch may begin: it waits for the end of this one
             h, m0 = hm // 2, hm % 2 * BLOCK_M
             for i, d in T.Parallel(BLOCK_M, DIM):
                 query, head = (m0 + i) // GROUP, h * GROUP + (m0 + i) % GROUP
@@ -146,6 +147,7 @@ def build():
             top = T.alloc_var("float32", init=-T.infinity("float32"))
             total = T.alloc_var("float32", init=0.0)
 
+            T.pdl_sync()  # the launch before may not have ended
             h = hd
             # All of them are on their way while the weights are found.
             for split, d in T.Parallel(SPLITS, COLUMNS):

@@ -74,6 +74,7 @@ def build():
             total = T.alloc_fragment((BLOCK_M,), "float32")
             part = T.alloc_fragment((BLOCK_M,), "float32")
 
+            T.pdl_trigger()  # the next launch may begin: it waits for the end of this one
             m0 = 0
             for i, d in T.Parallel(BLOCK_M, DIM):
                 query, head = i // GROUP, h * GROUP + i % GROUP
@@ -181,6 +182,7 @@ def build():
             top = T.alloc_var("float32", init=-T.infinity("float32"))
             total = T.alloc_var("float32", init=0.0)
 
+            T.pdl_sync()  # the launch before may not have ended
             # All of them are on their way while the weights are found.
             for split, d in T.Parallel(SPLITS, COLUMNS):
                 parts[split, d] = partial_out[split, b, m, h, d]

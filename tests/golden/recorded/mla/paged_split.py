@@ -66,6 +66,7 @@ def build():
             total = T.alloc_fragment((BLOCK_M,), "float32")
             part = T.alloc_fragment((BLOCK_M,), "float32")
 
+            T.pdl_trigger()  # the next launch may begin: it waits for the end of this one
             m0 = bm * BLOCK_M
             length = kv_lens[b]
             blocks = T.ceildiv(length, BLOCK_N)
@@ -150,6 +151,7 @@ def build():
             top = T.alloc_var("float32", init=-T.infinity("float32"))
             total = T.alloc_var("float32", init=0.0)
 
+            T.pdl_sync()  # the launch before may not have ended
             h, d0 = hd // 2, hd % 2 * COLUMNS
             # All of them are on their way while the weights are found.
             for split, d in T.Parallel(SPLITS, COLUMNS):

@@ -57,6 +57,7 @@ def build():
 
             T.annotate_layout({row: held, residual_row: held})
             T.annotate_min_blocks_per_sm(3)
+            T.pdl_trigger()  # the next launch may begin: it waits for the end of this one
             bm, bs = cta // SPLITS, cta % SPLITS
             first = bs * BLOCK_COLS
             T.copy(input[bm, first], row)
@@ -99,6 +100,7 @@ def build():
             for i, j in T.Parallel(1, BLOCK_COLS):
                 x = T.cast(row[i, j], "float32")
                 row[i, j] = x + T.cast(residual_row[i, j], "float32")
+            T.pdl_sync()  # the launch before may not have ended
             for t in T.Parallel(LANES):
                 is_part = t < SPLITS
                 here = T.min(BLOCK_COLS, COLS - t * BLOCK_COLS)

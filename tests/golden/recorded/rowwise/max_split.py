@@ -46,6 +46,7 @@ def build():
             nan = T.alloc_fragment((1,), "float32")
 
             T.annotate_layout({row: held})
+            T.pdl_trigger()  # the next launch may begin: it waits for the end of this one
             bm, bs = cta // SPLITS, cta % SPLITS
             first = bs * BLOCK_COLS
             T.copy(input[bm, first], row)
@@ -69,6 +70,7 @@ def build():
             nan = T.alloc_fragment((1,), "float32")
 
             bm = cta
+            T.pdl_sync()  # the launch before may not have ended
             for t in T.Parallel(LANES):
                 is_part = t < SPLITS
                 lane_top[t] = T.if_then_else(is_part, part_top[t, bm], -T.infinity("float32"))

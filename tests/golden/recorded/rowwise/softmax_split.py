@@ -48,6 +48,7 @@ def build():
 
             T.annotate_layout({row: held})
             T.annotate_min_blocks_per_sm(3)
+            T.pdl_trigger()  # the next launch may begin: it waits for the end of this one
             bm, bs = cta // SPLITS, cta % SPLITS
             first = bs * BLOCK_COLS
             T.copy(input[bm, first], row)
@@ -77,6 +78,7 @@ def build():
             bm, bs = cta // SPLITS, cta % SPLITS
             first = bs * BLOCK_COLS
             T.copy(input[bm, first], row)
+            T.pdl_sync()  # the launch before may not have ended
             for t in T.Parallel(LANES):
                 is_part = t < SPLITS
                 lane_top[t] = T.if_then_else(is_part, part_top[t, bm], -T.infinity("float32"))

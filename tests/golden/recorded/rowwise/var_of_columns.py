@@ -60,6 +60,7 @@ def build():
             total = T.alloc_fragment((BLOCK_COLS,), "float32")
 
             T.annotate_layout({row: held, lane_count: held, lane_mean: held, lane_square: held})
+            T.pdl_trigger()  # the next launch may begin: it waits for the end of this one
             bn, bs = cta // SPLITS, cta % SPLITS
             T.clear(lane_count)
             T.clear(lane_mean)
@@ -102,6 +103,7 @@ def build():
 
             T.annotate_layout({lane_count: merged, lane_mean: merged, lane_square: merged})
             bn = cta
+            T.pdl_sync()  # the launch before may not have ended
             for i, j in T.Parallel(SPLIT_ROWS, LANES):
                 column = bn * LANES + j
                 is_part = i < SPLITS

@@ -34,7 +34,7 @@ def test_the_expected_instructions_are_there(name):
         assert (seen.tma_load, seen.setmaxnreg) == (3, 3)
         assert seen.mbarrier == 1 + 2 * geometry.pieces + 2
     elif geometry.by_halves:
-        assert seen.tma_load == 1 + 2 * 5  # q, and the pieces of two blocks, first and again
+        assert seen.tma_load == 1 + 2 * 6  # q, and the pieces of two blocks, first and again
         assert seen.mbarrier == 1 + 2 * geometry.pieces
     else:
         assert seen.tma_load == sum(geometry.tma_load(name) for name in ("q", "kv"))
@@ -64,7 +64,7 @@ def test_pages_lower_with_splits():
     assert MLA["paged_split"].landmarks().tma_load == 1
 
 
-@pytest.mark.parametrize(("name", "most"), [("plain", 100), ("halves", 226)])
+@pytest.mark.parametrize(("name", "most"), [("plain", 100), ("halves", 238)])
 def test_kernels_are_short(name, most):
     lines = MLA[name].source.splitlines()
     body = lines[lines.index("def build():") : lines.index("def main():")]

@@ -167,9 +167,28 @@ FAULTS = {
     ),
     "nobody loads the last columns again": (
         "                    load(group, cache, first + pair + 1, 0, (2, 3), ring)\n",
-        "",
+        "                    pass\n",
         1,
         {"deadlock"},
+    ),
+    "the last columns come before the scores are summed": (
+        "                T.wait_wgmma(1)  # the scores, while the values are multiplied\n"
+        "                # The last columns are for scores alone.\n",
+        "",
+        1,
+        {"race"},
+    ),
+    "the output is written over queries in use": (
+        "        T.sync_threads(10, 256)\n",
+        "",
+        1,
+        {"race"},
+    ),
+    "the output is still on its way at the end": (
+        "        T.tma_store_wait(0)\n",
+        "",
+        1,
+        {"race"},
     ),
     "sums are read before they are there": (
         "        T.sync_threads(10, 256)\n",

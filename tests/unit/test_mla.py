@@ -242,8 +242,8 @@ OWNERS = {
     "split_latent": (
         "warpgroup 0: scores blocks 0, 2, ...; sums latent 0:256; loads 0:256, 512:576 of these, "
         "0:256 of the others",
-        "warpgroup 1: scores blocks 1, 3, ...; sums latent 256:512; loads 256:576 of these, "
-        "256:512 of the others",
+        "warpgroup 1: scores blocks 1, 3, ...; sums latent 256:512; loads 256:512, 512:576 of "
+        "these, 256:512 of the others",
     ),
 }
 

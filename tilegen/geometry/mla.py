@@ -92,11 +92,11 @@ class MlaGeometry(MlaRoles):
 
     # --- elements -----------------------------------------------------------------------------
 
-    def box(self, name: str) -> str:
+    def box(self, name: str, columns: str = "") -> str:
         """Return the rows of q or out that a tile holds, heads of one query, as slices."""
         query, head = ("0", "m0") if self.spec.seq_q == 1 else ("m0 // HEADS", "m0 % HEADS")
-        width = self.columns if name == "q" else "LATENT"
-        return f"{name}[b, {query}, {head} : {head} + BLOCK_M, 0:{width}]"
+        columns = columns or f"0:{self.columns if name == 'q' else 'LATENT'}"
+        return f"{name}[b, {query}, {head} : {head} + BLOCK_M, {columns}]"
 
     @property
     def keys_box(self) -> str:

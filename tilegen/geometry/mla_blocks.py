@@ -169,6 +169,12 @@ class MlaBlocks(RunningSoftmax):
         return not self.gathers and (self.by_halves or self.schedule.num_stages > 0)
 
     @property
+    def tma_store(self) -> bool:
+        """Whether TMA copies the output of halves from where the queries were."""
+        written = self.splits.count == 1 and self.access_of("out") != "unaligned"
+        return self.by_halves and self.one_query and written
+
+    @property
     def warp_specialized(self) -> bool:
         """Whether there are producers: a pipelined loop with a TMA copy."""
         return not self.by_halves and self.schedule.num_stages > 0 and self.tma_load("kv")

@@ -40,7 +40,7 @@ class MlaRoles(MlaBlocks):
             scores = f"blocks {index}, {index + 2}, ..." if self.by_halves else first
             loads = ""
             if self.by_halves and not self.has_producer:
-                held = (f"{a * PIECE}:{b * PIECE}" for a, b in self.owned(index, index))
+                held = (f"{a * PIECE}:{b * PIECE}" for a, b in sorted(self.owned(index, index)))
                 other = (f"{a * PIECE}:{b * PIECE}" for a, b in self.owned(index, 1 - index))
                 loads = f"; loads {', '.join(held)} of these, {', '.join(other)} of the others"
             sums = f"latent {index * share}:{(index + 1) * share}"
@@ -89,12 +89,18 @@ class MlaRoles(MlaBlocks):
         group = "" if self.has_producer else "group, "
         return f"load({group}cache, {pair}, {slot}, {pieces}, ring)"
 
+    def summed(self, group: int) -> tuple[int, int]:
+        """Return the pieces of its half of the latent elements."""
+        return (self.half_pieces * group, self.half_pieces * (group + 1))
+
+    @property
+    def scored(self) -> tuple[int, int]:
+        """The pieces that are read for scores alone: the columns after the latent elements."""
+        return (self.pieces - 1, self.pieces)
+
     def owned(self, group: int, slot: int) -> tuple[tuple[int, int], ...]:
-        """Return the pieces of a block that a warpgroup is the last one to read."""
-        half, pieces = self.half_pieces, self.pieces
-        if group == 1:
-            return ((half, pieces - 1 + slot),)
-        return ((0, half),) if slot else ((0, half), (pieces - 1, pieces))
+        """Return the pieces of a block that a warpgroup is the last to read, in that order."""
+        return (*((self.scored,) if group == slot else ()), self.summed(group))
 
     @property
     def ring(self) -> tuple[str, ...]:

@@ -144,12 +144,13 @@ def build():
                 barrier=q_full,
                 annotations={"emit_arrive": 1},
             )
-            load(group, cache, first, 0, (0, 4), ring)
             load(group, cache, first, 0, (8, 9), ring)
+            load(group, cache, first, 0, (0, 4), ring)
             load(group, cache, first, 1, (0, 4), ring)
         else:
             load(group, cache, first, 0, (4, 8), ring)
-            load(group, cache, first, 1, (4, 9), ring)
+            load(group, cache, first, 1, (8, 9), ring)
+            load(group, cache, first, 1, (4, 8), ring)
         T.barrier_wait(q_full, 0)
         # To registers: the second warpgroup's weights take the place of the last columns.
         for i, d in T.Parallel(BLOCK_M, PIECE):  # T.copy would forget where the slice starts
@@ -161,6 +162,9 @@ def build():
         for pair in T.serial(pairs):
             n0 = 2 * (first + pair) * BLOCK_N
             if group == 0:
+                # The last columns are for scores alone.
+                if pair + 1 < pairs:
+                    load(group, cache, first + pair + 1, 0, (8, 9), ring)
                 # The first block.
                 largest(0, m0, n0, length, scores, tops, rows)
                 weigh(scores, rows)
@@ -178,7 +182,6 @@ def build():
                 T.wait_wgmma(0)
                 if pair + 1 < pairs:
                     load(group, cache, first + pair + 1, 0, (0, 4), ring)
-                    load(group, cache, first + pair + 1, 0, (8, 9), ring)
                 # The second block, by the weights of the other warpgroup.
                 for piece in T.unroll(0, 4):
                     T.barrier_wait(k_full[PIECES + piece], pair % 2)
@@ -215,6 +218,9 @@ def build():
                 clean(1, 0, n0, length, k_shared)
                 T.wgmma_gemm(weights0_shared, k_shared[0, :, HALF:LATENT], acc)
                 T.wait_wgmma(1)  # the scores, while the values are multiplied
+                # The last columns are for scores alone.
+                if pair + 1 < pairs:
+                    load(group, cache, first + pair + 1, 1, (8, 9), ring)
                 largest(1, m0, n0 + BLOCK_N, length, scores, tops, rows)
                 T.wait_wgmma(0)
                 if pair + 1 < pairs:
@@ -234,7 +240,7 @@ def build():
                     total[i] += part[i]
                 T.wait_wgmma(0)
                 if pair + 1 < pairs:
-                    load(group, cache, first + pair + 1, 1, (4, 9), ring)
+                    load(group, cache, first + pair + 1, 1, (4, 8), ring)
 
         # Each has summed the weights of its own blocks.
         for i in T.Parallel(BLOCK_M):
@@ -246,8 +252,17 @@ def build():
             part[i] = T.if_then_else(total[i] == 0.0, 0.0, 1.0 / total[i])
         for i, d in T.Parallel(BLOCK_M, HALF):
             acc[i, d] *= part[i]
-        for i, d in T.Parallel(BLOCK_M, HALF):
-            out[b, 0, m0 + i, group * HALF + d] = acc[i, d]
+        # Nobody reads the queries any more.
+        T.copy(acc, q_shared[:, group * HALF : (group + 1) * HALF])
+        T.fence_proxy_async()
+        T.sync_threads(11 + group, 128)
+        for piece in T.unroll(4):
+            d0 = group * HALF + piece * PIECE
+            T.tma_copy(
+                q_shared[:, d0 : d0 + PIECE],
+                out[b, 0, m0 : m0 + BLOCK_M, d0 : d0 + PIECE],
+            )
+        T.tma_store_wait(0)
 
     @T.prim_func
     def mla_decode_bfloat16(

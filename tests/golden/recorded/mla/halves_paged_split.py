@@ -150,12 +150,13 @@ def build():
         T.clear(acc)
         b, m0, length, first, pairs = here
         if group == 0:
-            load(group, cache, first, 0, (0, 4), ring)
             load(group, cache, first, 0, (8, 9), ring)
+            load(group, cache, first, 0, (0, 4), ring)
             load(group, cache, first, 1, (0, 4), ring)
         else:
             load(group, cache, first, 0, (4, 8), ring)
-            load(group, cache, first, 1, (4, 9), ring)
+            load(group, cache, first, 1, (8, 9), ring)
+            load(group, cache, first, 1, (4, 8), ring)
         # To registers: the second warpgroup's weights take the place of the last columns.
         for i, d in T.Parallel(BLOCK_M, PIECE):  # T.copy would forget where the slice starts
             rope[i, d] = q_shared[i, LATENT + d]
@@ -166,6 +167,9 @@ def build():
         for pair in T.serial(pairs):
             n0 = 2 * (first + pair) * BLOCK_N
             if group == 0:
+                # The last columns are for scores alone.
+                if pair + 1 < pairs:
+                    load(group, cache, first + pair + 1, 0, (8, 9), ring)
                 # The first block.
                 largest(0, m0, n0, length, scores, tops, rows)
                 weigh(scores, rows)
@@ -183,7 +187,6 @@ def build():
                 T.wait_wgmma(0)
                 if pair + 1 < pairs:
                     load(group, cache, first + pair + 1, 0, (0, 4), ring)
-                    load(group, cache, first + pair + 1, 0, (8, 9), ring)
                 # The second block, by the weights of the other warpgroup.
                 for piece in T.unroll(0, 4):
                     T.barrier_wait(k_full[PIECES + piece], pair % 2)
@@ -220,6 +223,9 @@ def build():
                 clean(1, 0, n0, length, k_shared)
                 T.wgmma_gemm(weights0_shared, k_shared[0, :, HALF:LATENT], acc)
                 T.wait_wgmma(1)  # the scores, while the values are multiplied
+                # The last columns are for scores alone.
+                if pair + 1 < pairs:
+                    load(group, cache, first + pair + 1, 1, (8, 9), ring)
                 largest(1, m0, n0 + BLOCK_N, length, scores, tops, rows)
                 T.wait_wgmma(0)
                 if pair + 1 < pairs:
@@ -239,7 +245,7 @@ def build():
                     total[i] += part[i]
                 T.wait_wgmma(0)
                 if pair + 1 < pairs:
-                    load(group, cache, first + pair + 1, 1, (4, 9), ring)
+                    load(group, cache, first + pair + 1, 1, (4, 8), ring)
 
         # Each has summed the weights of its own blocks.
         for i in T.Parallel(BLOCK_M):

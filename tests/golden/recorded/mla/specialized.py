@@ -256,8 +256,17 @@ def build():
         for i in T.Parallel(BLOCK_M):
             x = top[i] * LOG2_SCALE
             base[i] = T.if_then_else(x < LOWEST, LOWEST, x)
-        for i, d in T.Parallel(BLOCK_M, HALF):
-            out[b, 0, m0 + i, group * HALF + d] = acc[i, d]
+        # Nobody reads the queries any more.
+        T.copy(acc, q_shared[:, group * HALF : (group + 1) * HALF])
+        T.fence_proxy_async()
+        T.sync_threads(11 + group, 128)
+        for piece in T.unroll(2):
+            d0 = group * HALF + piece * PIECE
+            T.tma_copy(
+                q_shared[:, d0 : d0 + PIECE],
+                out[b, 0, m0 : m0 + BLOCK_M, d0 : d0 + PIECE],
+            )
+        T.tma_store_wait(0)
         if group == 0:
             for i in T.Parallel(BLOCK_M):
                 lse[b, m0 + i, 0] = (T.log2(total[i]) + base[i]) * LN_2
